@@ -105,7 +105,8 @@ def convert_from(
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or FieldMapping())
+    choice = replace(choice or FieldMapping(), split=options.split)
+    source: Shards = open_shards(kind, src, choice, on_progress)
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes)
     with _open_work(dst, options) as work:

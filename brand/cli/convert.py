@@ -62,6 +62,9 @@ _always: Final = options(
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
 )
+_split: Final = click.option(
+    "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."
+)
 
 
 def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -86,7 +89,7 @@ def _run(
     `noun` names one item of the source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
-    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
     chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
@@ -103,6 +106,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
     """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
+    @_split
     @_on_error("file")
     @click.option(
         "--validate/--no-validate",
@@ -140,6 +144,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
     """Make the command that converts one format of another tool; `run` converts with its options."""
 
     @_always
+    @_split
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",

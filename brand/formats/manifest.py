@@ -21,7 +21,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, ForeignFileError, LayoutError, NotADataSetError, OversizedError, UnreadableError
+from brand.errors import (
+    ChecksumError,
+    ForeignFileError,
+    LayoutError,
+    NotADataSetError,
+    OversizedError,
+    UnreadableError,
+    counted,
+)
 from brand.formats.constants import (
     CHUNKS_NAME,
     COPY_WORK_NAME,
@@ -216,6 +224,10 @@ def _why_not(folder: Path) -> str:
         )
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` rebuilds it from the chunks"
+    if inside := sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}")):
+        return (
+            f"not a data set, but a folder that holds {counted(len(inside), 'data set')}: name one, such as {inside[0]}"
+        )
     return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
 
 

@@ -52,6 +52,8 @@ class FieldMapping:
     """Codecs in place of the natural codecs of columns."""
     nulls: Mapping[str, str] = field(default_factory=dict)
     """Replacements of missing values, as texts."""
+    split: str | None = None
+    """The split or configuration to read; `all` for all of them. None if the source has only one."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():

@@ -30,7 +30,17 @@ import numpy as np
 
 from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
-from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    indexed_folder,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+)
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -236,7 +246,7 @@ class LitDataRows(ArrowShards):
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
     """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
-    root = Path(src)
+    root = indexed_folder(Path(src), choice.split)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
 
 

@@ -28,7 +28,17 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    indexed_folder,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+)
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -61,7 +71,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = Path(src)
+        root = indexed_folder(Path(src), choice.split)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]

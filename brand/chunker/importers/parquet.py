@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,16 +18,17 @@ from typing import Any, Final
 from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.partitions import partitions_of
 from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError
-from brand.stores.url import is_url, parse_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 _DAMAGED: Final = "it is damaged or truncated"
-_SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
+PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 class Parquet(ArrowShards):
@@ -36,14 +36,16 @@ class Parquet(ArrowShards):
 
     kind = "parquet"
 
-    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
+    def __init__(self, src: str | os.PathLike[str] | Sequence[ImportFile], choice: FieldMapping) -> None:
         arrow()
-        files = find_files(src, [".parquet", ".pq"], "Parquet file")
+        files = list(src) if isinstance(src, Sequence) and not isinstance(src, str) else _find(src, choice.split)
+        whole = isinstance(src, str | os.PathLike) and not Path(src).is_dir()
         self._stretches: list[tuple[ImportFile, list[int]]] = []
+        self._partitions = _partitions({file: file.path.as_posix() if whole else file.name for file in files})
         shards, columns = [], None
         for file in files:
             with _opened(file) as parquet:
-                schema = parquet.schema_arrow
+                schema = _joined(parquet.schema_arrow, self._partitions[file])
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
@@ -62,9 +64,42 @@ class Parquet(ArrowShards):
             row = sum(group.num_rows for group in facts[: groups[0]])
             mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
             rows = max(1, min(MOST_ROWS, _BATCH_BYTES // max(1, mean)))
-            names = list(self._columns.fields.columns)
+            partition, taken = self._partitions[file], self._columns.fields.columns
+            names = [name for name in taken if name in parquet.schema_arrow.names]
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
-            yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
+            whole = (_with_columns(batch, partition, taken) for batch in intact(file.name, "it is damaged", batches))
+            yield from self._columns.blocks(whole, row)
+
+
+def _find(src: str | os.PathLike[str], split: str | None) -> list[ImportFile]:
+    return find_files(src, PARQUET_SUFFIXES, "Parquet file", split, tables=True)
+
+
+def _partitions(paths: Mapping[ImportFile, str]) -> dict[ImportFile, Any]:
+    """Return the columns that the folders of each file name, as a batch of one row."""
+    library, told = arrow(), partitions_of(list(paths.values()))
+    kinds = {column: library.array([values[column] for values in told]).type for column in (told[0] if told else ())}
+    return {
+        file: library.record_batch([library.array([values[column]], kinds[column]) for column in kinds], list(kinds))
+        for file, values in zip(paths, told, strict=True)
+    }
+
+
+def _joined(schema: Any, partition: Any) -> Any:
+    """Return a schema with the columns of a partition. A column that the files hold themselves is theirs."""
+    for column in partition.schema:
+        schema = schema if column.name in schema.names else schema.append(column)
+    return schema
+
+
+def _with_columns(batch: Any, partition: Any, taken: Sequence[str]) -> Any:
+    """Return a batch with those columns of its partition that are taken."""
+    library, schema, columns = arrow(), batch.schema, list(batch.columns)
+    for column in partition.schema:
+        if column.name in taken and column.name not in batch.schema.names:
+            schema = schema.append(column)
+            columns.append(library.repeat(partition.column(column.name)[0], batch.num_rows))
+    return library.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _opened(file: ImportFile) -> Any:
@@ -127,43 +162,23 @@ class Saved(ArrowShards):
 
 
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
-    """Return the source in a folder, in files, or at `hf://datasets/OWNER/NAME`. Raises `SourceError`, `UsageError`."""
+    """Return the source in a folder of `save_to_disk`, or in Parquet files. Raises `SourceError`, `UsageError`."""
     arrow()
     root = Path(src)
-    if is_url(src):
-        from brand.stores.hub import download
-
-        root = download(parse_url(str(src)), "*.parquet")
-    if (root / "dataset_dict.json").exists():
-        splits = sorted(path.parent.name for path in root.glob("*/state.json"))
-        raise UsageError(
-            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as '{root / splits[0]}'"
-            if splits
-            else f"{os.fspath(src)} has no splits"
-        )
     if (root / "state.json").exists():
         return Saved(root, choice)
-    _refuse_splits(os.fspath(src), root)
-    return Parquet(root, choice)
-
-
-def _refuse_splits(src: str, root: Path) -> None:
-    """Raise `UsageError` if a folder holds the files of several splits."""
-    if not root.is_dir():
-        return
-    found: dict[str, str] = {}
-    for file in find_files(
-        root, [".parquet", ".pq"], "Parquet file, and no state.json, so `save_to_disk` did not write it"
-    ):
-        split = _SPLIT.search(file.name.lower())
-        if split is not None:
-            found.setdefault(split[1], file.name)
-    if len(found) > 1:
-        first = next(iter(found.values()))
-        pattern = re.sub(r"-\d{5}-of-\d{5}", "-*", first)
+    saved = sorted(path.parent.relative_to(root).as_posix() for path in root.glob("**/state.json"))
+    if not saved:
+        if (root / "dataset_dict.json").exists():
+            raise SourceError(os.fspath(src), "it has no splits")
+        return Parquet(src, choice)
+    if choice.split == ALL:
         raise UsageError(
-            f"{src} has the splits {', '.join(sorted(found))}: convert each of them, as '{src.rstrip('/')}/{pattern}'"
+            f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"
+            f" with --split {saved[0]}"
         )
+    split = choose(os.fspath(src), dict.fromkeys(saved, 1), choice.split, "folder")
+    return Saved(root / split, choice)
 
 
 def _stream(file: ImportFile, stream: Any) -> Any:

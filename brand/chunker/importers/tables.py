@@ -31,6 +31,7 @@ from brand.formats.header import Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
+_FILES_AT_ONCE: Final = 16
 _ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
@@ -59,12 +60,26 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
         return _arrow(table.schema, lambda names: table.select(names).slice(0, LOOKED_AT), len(table), batches, schema)
     if ("datasets", "Dataset") in kinds:
-        stored = samples.with_format("arrow")  # the stored values, without decoding
-        batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
-        arrow_schema = samples.features.arrow_schema
-        return _arrow(arrow_schema, lambda names: stored[:LOOKED_AT].select(names), len(samples), batches, schema)
+        return _hugging_face(samples, schema)
     _refuse(samples, kinds)
     return None
+
+
+def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table:
+    """Return a `Dataset` as a table of its stored values, without decoding. Files that it only names are read."""
+    from datasets.table import embed_table_storage
+
+    stored, arrow_schema = samples.with_format("arrow"), samples.features.arrow_schema
+    files = any(
+        getattr(feature, "_type", "") in ("Image", "Audio") for feature in samples.features.values()
+    )  # those of a folder, as of `load_dataset("imagefolder")`
+    at_once = _FILES_AT_ONCE if files else _ROWS_AT_ONCE
+
+    def first_rows(names: list[str]) -> Any:
+        return embed_table_storage(stored.select_columns(names)[:LOOKED_AT])
+
+    batches = (batch for some in stored.iter(at_once) for batch in embed_table_storage(some).to_batches())
+    return _arrow(arrow_schema, first_rows, len(samples), batches, schema)
 
 
 def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapping:
@@ -135,6 +150,12 @@ def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
     """Raise `UsageError` for other tables, columns and paths. The first sample reveals any other mistake."""
     for library, name in sorted(kinds & _ROWS.keys()):
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
+    if isinstance(samples, Mapping) and {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")} & kinds:
+        splits = list(samples)
+        raise UsageError(
+            f"samples is a {type(samples).__name__} with the splits {', '.join(map(str, splits))}: pack each into a"
+            f" data set of its own, as brand.pack(samples[{(splits or ['train'])[0]!r}], ...)"
+        )
     if isinstance(samples, Mapping):
         raise UsageError(
             "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"

@@ -48,7 +48,7 @@ class JsonLines(Shards):
     kind = "jsonl"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file")
+        files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file", choice.split)
         natural = _columns(files, choice)
         if not natural:
             raise SourceError(os.fspath(src), "there are no samples: every file is empty")
@@ -174,7 +174,7 @@ class Csv(Shards):
     kind = "csv"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file")
+        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
         self._header, natural = _header_and_columns(self._files)
         self._fields = choose(natural, choice)
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)

@@ -25,7 +25,7 @@ import numpy as np
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
+from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
 from brand.chunker.sources.listing import join_table, not_taken
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
@@ -257,7 +257,7 @@ def make_request(
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
-    root = Path(os.path.normpath(local_source(src)))
+    root = split_folder(Path(os.path.normpath(local_source(src))), options or Options())
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
