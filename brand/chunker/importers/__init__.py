@@ -11,6 +11,7 @@ arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
 hub         Parquet files of the Hugging Face Hub
 files       the files of a source, also compressed ones
+objects     the files of a source in a store, read as streams
 walk        the files below a folder, and which are data
 partitions  columns in the names of folders
 """

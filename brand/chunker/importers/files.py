@@ -19,18 +19,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 import zstandard
 
 from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.walk import files_below, refuse_converted
+from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects, is_pattern
+from brand.chunker.importers.walk import files_below, is_data, refuse_converted
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.printable import printable
+from brand.stores.url import is_url, parse_url
 
 BUFFER_BYTES: Final = 1 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
@@ -50,12 +52,12 @@ _LONGEST_MODE: Final = 16
 class ImportFile:
     """One file of a source."""
 
-    path: Path
+    path: SourcePath
     name: str
     """The path below the source, for messages."""
     bytes: int
     mark: str
-    """Size and date."""
+    """Size and date; for an object, its size and version."""
 
 
 def with_compressed(*suffixes: str) -> list[str]:
@@ -77,6 +79,8 @@ def find_files(
         UsageError: The folder holds several splits or configurations, or not the one that was asked for.
     """
     text, endings = os.fspath(src), tuple(suffixes)
+    if is_url(text):
+        return _objects(text, endings, what, split, tables=tables)
     root = Path(os.path.normpath(text))
     if root.is_dir():
         names = files_below(root, endings, underscore=not tables)
@@ -98,17 +102,37 @@ def find_files(
     return [_file(Path(name), Path(name).name) for name in found]
 
 
+def _objects(src: str, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool) -> list[ImportFile]:
+    """Return the files of a source in a store, as `find_files` does."""
+    found = find_objects(src, endings, what, _expanded)
+    folder = None if is_pattern(src) else PurePosixPath(parse_url(src).path)
+    if folder is None or [path.path for path in found] == [folder]:
+        if split is not None:
+            raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
+        return [_file(path, path.name) for path in found]
+    paths = {path.path.relative_to(folder).as_posix(): path for path in found}
+    names = [name for name in paths if all(is_data(part, underscore=not tables) for part in name.split("/"))]
+    if not names:
+        raise SourceError(src, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}")
+    names = of_split(src, names, endings, split)
+    if not tables:
+        _refuse_partitions(src, names)
+    return [_file(paths[name], name) for name in names]
+
+
 def of_split(source: str, names: Sequence[str], endings: Sequence[str], split: str | None) -> list[str]:
     """Return the files of one split; `names` are paths below the source. Raises `UsageError` as `find_files` does."""
     labels = labels_of(names, endings)
     return [name for name, taken in zip(names, chosen(source, labels, split), strict=True) if taken]
 
 
-def indexed_folder(root: Path, split: str | None) -> Path:
+def indexed_folder(root: SourcePath, split: str | None) -> SourcePath:
     """Return the folder whose `index.json` lists the shards: `root`, or the one of a split below it.
 
-    Raises `UsageError` if there are several splits, or if the shards that the index of `root` lists are of several.
+    Raises `UsageError` if there are several splits, or not the one that was asked for.
     """
+    if not isinstance(root, Path):
+        return root if split in (None, ALL) else root / str(split)
     if (root / "index.json").exists() or not root.is_dir():
         if split not in (None, ALL):
             raise UsageError(f"{root} has an index.json, which lists all its shards: leave --split out")
@@ -132,7 +156,12 @@ def _refuse_partitions(source: str, names: Iterable[str]) -> None:
             )
 
 
-def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
+def source_path(src: str | os.PathLike[str]) -> SourcePath:
+    """Return the path of a source, on this machine or in a store. Raises `UsageError`."""
+    return ObjectPath.of(src) if isinstance(src, str) and is_url(src) else Path(src)
+
+
+def listed_file(root: SourcePath, name: str, index: str = "index.json") -> ImportFile:
     """Return a file that the index of a folder names. Raises `SourceError`, ValueError if it is outside the folder."""
     try:
         return _file_at(below(root, name), name)
@@ -140,27 +169,25 @@ def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
         raise SourceError(name, f"cannot be read: {error.strerror}; {index} lists it") from error
 
 
-def _file(path: Path, name: str) -> ImportFile:
+def _file(path: SourcePath, name: str) -> ImportFile:
     try:
         return _file_at(path, name)
     except OSError as error:
         raise SourceError(str(path), f"cannot be read: {error.strerror}") from error
 
 
-def _file_at(path: Path, name: str) -> ImportFile:
+def _file_at(path: SourcePath, name: str) -> ImportFile:
     facts = path.stat()
+    if isinstance(facts, ObjectFacts):
+        return ImportFile(path, name, facts.st_size, facts.mark)
     return ImportFile(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
 
 
 def _matching(pattern: str) -> list[str]:
     """Return the files of a pattern. Every name to which the braces expand must exist."""
-    braces = _BRACES.search(pattern)
-    if braces is None:
+    if _BRACES.search(pattern) is None:
         return sorted(_whole(name) for name in glob.glob(pattern, recursive=True) if not Path(name).is_dir())
-    first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
-    if last - first >= _MOST_OF_BRACES:
-        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
-    names = [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
+    names = _expanded(pattern)
     missing = [name for name in names if not glob.glob(name)]
     if missing:
         more = f", and {counted(len(missing) - 1, 'other')} of {pattern}" if len(missing) > 1 else ""
@@ -175,8 +202,19 @@ def _whole(name: str) -> str:
     return name
 
 
+def _expanded(pattern: str) -> list[str]:
+    """Return the names to which the braces of a pattern expand: the pattern itself, if it has none."""
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        return [pattern]
+    first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
+    if last - first >= _MOST_OF_BRACES:
+        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
+    return [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
+
+
 @contextmanager
-def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[BinaryIO]:
+def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterator[BinaryIO]:
     """Open a file from its front, decompressed if its name, or `packed`, is that of a compressed file.
 
     An error inside of the block becomes a `SourceError` that names the file.
@@ -234,7 +272,7 @@ class _Zstd(io.RawIOBase):
         return count
 
 
-def below(root: Path, name: str) -> Path:
+def below(root: SourcePath, name: str) -> SourcePath:
     """Return the path of a file that an index names. Raises ValueError if it would be outside the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"it names the file {name!r}, which is not in the folder")
@@ -302,7 +340,7 @@ def pixels(data: bytes) -> Any:
 
 
 @contextmanager
-def index_errors(path: Path, what: str) -> Iterator[None]:
+def index_errors(path: SourcePath, what: str) -> Iterator[None]:
     """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
     try:
         yield

@@ -22,7 +22,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +37,9 @@ from brand.chunker.importers.files import (
     reading,
     scalar,
     settled,
+    source_path,
 )
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -71,7 +72,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = indexed_folder(Path(src), choice.split)
+        root = indexed_folder(source_path(src), choice.split)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]
@@ -126,7 +127,7 @@ class Mds(Shards):
 class _ShardFacts:
     """The entry of one shard in the index. Raises ValueError, KeyError, TypeError if the entry is invalid."""
 
-    def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
+    def __init__(self, root: SourcePath, told: Mapping[str, Any]) -> None:
         if told["format"] != "mds" or told["version"] != 2:
             raise ValueError(
                 f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.objects import ObjectPath, is_pattern
 from brand.chunker.importers.partitions import partitions_of
 from brand.chunker.sources.shards import Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError
+from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
@@ -36,12 +38,12 @@ class Parquet(ArrowShards):
 
     kind = "parquet"
 
-    def __init__(self, src: str | os.PathLike[str] | Sequence[ImportFile], choice: FieldMapping) -> None:
+    def __init__(self, src: str | os.PathLike[str] | list[ImportFile], choice: FieldMapping) -> None:
         arrow()
-        files = list(src) if isinstance(src, Sequence) and not isinstance(src, str) else _find(src, choice.split)
-        whole = isinstance(src, str | os.PathLike) and not Path(src).is_dir()
+        files = list(src) if isinstance(src, list) else _find(src, choice.split)
         self._stretches: list[tuple[ImportFile, list[int]]] = []
-        self._partitions = _partitions({file: file.path.as_posix() if whole else file.name for file in files})
+        paths = [str(file.path) if _names_files(src) else file.name for file in files]
+        self._partitions = dict(zip(files, _partitions(paths), strict=True))
         shards, columns = [], None
         for file in files:
             with _opened(file) as parquet:
@@ -75,14 +77,22 @@ def _find(src: str | os.PathLike[str], split: str | None) -> list[ImportFile]:
     return find_files(src, PARQUET_SUFFIXES, "Parquet file", split, tables=True)
 
 
-def _partitions(paths: Mapping[ImportFile, str]) -> dict[ImportFile, Any]:
-    """Return the columns that the folders of each file name, as a batch of one row."""
-    library, told = arrow(), partitions_of(list(paths.values()))
-    kinds = {column: library.array([values[column] for values in told]).type for column in (told[0] if told else ())}
-    return {
-        file: library.record_batch([library.array([values[column]], kinds[column]) for column in kinds], list(kinds))
-        for file, values in zip(paths, told, strict=True)
-    }
+def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
+    """Return whether a source is a file or a pattern, and not a folder: then the folders in it count as partitions."""
+    if isinstance(src, list):
+        return False
+    text = os.fspath(src)
+    return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES) if is_url(src) else not Path(src).is_dir()
+
+
+def _partitions(paths: Sequence[str]) -> list[Any]:
+    """Return the columns that the folders in each path name, as a batch of one row."""
+    library, told = arrow(), partitions_of(paths)
+    kinds = {column: library.array([values[column] for values in told]).type for column in told[0]}
+    return [
+        library.record_batch([library.array([values[column]], kinds[column]) for column in kinds], list(kinds))
+        for values in told
+    ]
 
 
 def _joined(schema: Any, partition: Any) -> Any:
@@ -105,7 +115,8 @@ def _with_columns(batch: Any, partition: Any, taken: Sequence[str]) -> Any:
 def _opened(file: ImportFile) -> Any:
     """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _first(parquet: Any, names: list[str]) -> Any:
@@ -142,7 +153,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.memory_map(str(self._files[0].path)) as file:
+        with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
@@ -153,7 +164,7 @@ class Saved(ArrowShards):
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().memory_map(str(file.path)) as stream:  # a batch, which may be large, is read as its rows are
+        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):

@@ -200,7 +200,7 @@ def open_tokens(src: str | os.PathLike[str], options: TokenOptions, scratch: Pat
     noticed: list[Noticed] = []
     files: list[TokenFile] = []
     for entry in found:
-        if entry.path.suffix not in _SUFFIXES:
+        if not isinstance(entry.path, Path) or entry.path.suffix not in _SUFFIXES:
             raise SourceError(entry.name, f"the name of a token file ends with {', '.join(_SUFFIXES)}")
         for file in _opened(entry.path, entry.name, entry.mark, options):
             _check_width(file)

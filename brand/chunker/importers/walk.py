@@ -8,7 +8,7 @@ which files are valid, are refused: their old files are still there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +75,9 @@ class _Walk:
                 hint="Remove the link, or name the files by a pattern",
             )
         self._seen[identity] = folder
-        self._refuse_tables(folder, {entry.name for entry in entries})
+        names = {entry.name for entry in entries}
+        inside = os.listdir(self._root / folder / "metadata") if (self._root / folder / "metadata").is_dir() else []
+        refuse_tables(self._root / folder, names, inside)
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
             if not is_data(entry.name, underscore=self._underscore):
@@ -88,16 +90,17 @@ class _Walk:
                     raise SourceError(name, f"it is {why}", hint="Remove it, or name the files by a pattern")
                 yield name
 
-    def _refuse_tables(self, folder: str, names: set[str]) -> None:
-        kind = next((_TABLES[name] for name in _TABLES if name in names), None)
-        if kind is None and {"metadata", "data"} <= names:
-            metadata = self._root / folder / "metadata"
-            kind = "Iceberg" if any(metadata.glob("*.metadata.json")) else None
-        if kind is not None:
-            raise UsageError(
-                f"{self._root / folder} is a table of {kind}: its log says which of the files are valid, and the others"
-                f" are still there; {_READER[kind]}"
-            )
+
+def refuse_tables(folder: object, names: Collection[str], metadata: Iterable[str] = ()) -> None:
+    """Raise `UsageError` if the names in a folder, and in its folder `metadata`, are those of a table with a log."""
+    kind = next((_TABLES[name] for name in _TABLES if name in names), None)
+    if kind is None and "data" in names and any(name.endswith(".metadata.json") for name in metadata):
+        kind = "Iceberg"
+    if kind is not None:
+        raise UsageError(
+            f"{folder} is a table of {kind}: its log says which of the files are valid, and the others are still there;"
+            f" {_READER[kind]}"
+        )
 
 
 def refuse_converted(root: Path, what: str) -> None:
