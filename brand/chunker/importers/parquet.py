@@ -38,9 +38,12 @@ class Parquet(ArrowShards):
 
     kind = "parquet"
 
-    def __init__(self, src: str | os.PathLike[str] | list[ImportFile], choice: FieldMapping) -> None:
+    def __init__(
+        self, src: str | os.PathLike[str] | list[ImportFile], choice: FieldMapping, what: str = "Parquet file"
+    ) -> None:
+        """Read the files of `src`; `what` names them in the message if there are none."""
         arrow()
-        files = list(src) if isinstance(src, list) else _find(src, choice.split)
+        files = src if isinstance(src, list) else find_files(src, PARQUET_SUFFIXES, what, choice.split, tables=True)
         self._stretches: list[tuple[ImportFile, list[int]]] = []
         paths = [str(file.path) if _names_files(src) else file.name for file in files]
         self._partitions = dict(zip(files, _partitions(paths), strict=True))
@@ -71,10 +74,6 @@ class Parquet(ArrowShards):
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
             whole = (_with_columns(batch, partition, taken) for batch in intact(file.name, "it is damaged", batches))
             yield from self._columns.blocks(whole, row)
-
-
-def _find(src: str | os.PathLike[str], split: str | None) -> list[ImportFile]:
-    return find_files(src, PARQUET_SUFFIXES, "Parquet file", split, tables=True)
 
 
 def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
@@ -182,7 +181,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
     if not saved:
         if (root / "dataset_dict.json").exists():
             raise SourceError(os.fspath(src), "it has no splits")
-        return Parquet(src, choice)
+        return Parquet(src, choice, "Parquet file, and no state.json, so `save_to_disk` did not write it")
     if choice.split == ALL:
         raise UsageError(
             f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"

@@ -129,9 +129,9 @@ def scan_folder(
                 batch = []
                 on_progress(StageProgress("scan", writer.count, None, total, None))
         writer.add(batch)
+    listing = writer.close()
     if options.split is None:
         scan.refuse_splits()
-    listing = writer.close()
     on_progress(StageProgress("scan", len(listing), len(listing), total, total))
     if split is not None and not len(listing):
         there = sorted(filter(is_split, [*tops, *scan.second])) or sorted({word for word in scan.words if word})
