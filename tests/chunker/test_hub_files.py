@@ -67,7 +67,7 @@ class Answers(BaseHTTPRequestHandler):
         name = path.removeprefix(f"/datasets/owner/name/resolve/{COMMIT}/")
         if path.startswith("/api/datasets/owner/name/tree/"):
             found = [
-                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}  # noqa: S324
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
                 for name, data in FILES.items()
             ]
             self._send(json.dumps(found).encode(), {})
@@ -77,7 +77,7 @@ class Answers(BaseHTTPRequestHandler):
         elif name in FILES:
             if self.command == "GET":
                 self.server.sent.append(name)
-            facts = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(FILES[name]).hexdigest()}"'}  # noqa: S324
+            facts = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(FILES[name]).hexdigest()}"'}
             self._send(FILES[name], facts)
         else:
             self.send_error(404)
@@ -141,8 +141,12 @@ def test_splits_are_refused_before_anything_is_downloaded(server: Hub, tmp_path:
 
 @pytest.mark.parametrize(
     ("pattern", "found"),
-    [("en/train-*.parquet", [0, 1]), ("*/train-00000-*.parquet", [3, 0]), ("en/train-{00001..00001}-of-00002.parquet", [1])]
-    + [("de/train-00000-of-00001.parquet", [3])],
+    [
+        ("en/train-*.parquet", [0, 1]),
+        ("*/train-00000-*.parquet", [3, 0]),
+        ("en/train-{00001..00001}-of-00002.parquet", [1]),
+        ("de/train-00000-of-00001.parquet", [3]),
+    ],
 )
 def test_a_pattern_is_the_word_of_the_user(server: Hub, pattern: str, found: list[int], tmp_path: Path) -> None:
     """Only its files are downloaded."""

@@ -400,9 +400,10 @@ def test_splits_are_converted_one_by_one(tmp_path: Path) -> None:
     assert "--split test, --split train" in told.err
     for split in ("test", "train"):
         assert imported("hf", tmp_path / "saved", tmp_path / split, "--split", split).code == 0
-    assert "convert each of them, with --split test" in imported(
-        "hf", tmp_path / "saved", tmp_path / "x", "--split", "all"
-    ).err
+    assert (
+        "convert each of them, with --split test"
+        in imported("hf", tmp_path / "saved", tmp_path / "x", "--split", "all").err
+    )
 
 
 def test_a_frame_of_zstd_that_is_cut_short_is_no_end(tmp_path: Path) -> None:

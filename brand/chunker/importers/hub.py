@@ -37,9 +37,7 @@ def open_hub(src: str, choice: FieldMapping, on_progress: OnProgress) -> Parquet
     root = download(url, names)
     on_progress(StageProgress("download", len(names), len(names), size, size))
     files = [listed_file(root, name, "the Hub") for name in names]
-    source = Parquet(files, choice)
-    source.notes = (*source.notes, f"{counted(len(files), 'file')} of the Hub, {size:,} bytes")
-    return source
+    return Parquet(files, choice, notes=[f"{counted(len(files), 'file')} of the Hub, {size:,} bytes"])
 
 
 def _is_data(name: str) -> bool:

@@ -39,9 +39,13 @@ class Parquet(ArrowShards):
     kind = "parquet"
 
     def __init__(
-        self, src: str | os.PathLike[str] | list[ImportFile], choice: FieldMapping, what: str = "Parquet file"
+        self,
+        src: str | os.PathLike[str] | list[ImportFile],
+        choice: FieldMapping,
+        what: str = "Parquet file",
+        notes: Sequence[str] = (),
     ) -> None:
-        """Read the files of `src`; `what` names them in the message if there are none."""
+        """Read the files of `src`; `what` names them in the message if there are none. `notes` join the report."""
         arrow()
         files = src if isinstance(src, list) else find_files(src, PARQUET_SUFFIXES, what, choice.split, tables=True)
         self._stretches: list[tuple[ImportFile, list[int]]] = []
@@ -60,6 +64,7 @@ class Parquet(ArrowShards):
         if columns is None or not shards:
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
+        self.notes = (*self.notes, *notes)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""

@@ -8,6 +8,7 @@ samples of it. Libraries are recognized by the names of their classes, so that n
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -67,8 +68,7 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
 
 def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table:
     """Return a `Dataset` as a table of its stored values, without decoding. Files that it only names are read."""
-    from datasets.table import embed_table_storage
-
+    embed_table_storage = sys.modules["datasets.table"].embed_table_storage  # the library is loaded: it made `samples`
     stored, arrow_schema = samples.with_format("arrow"), samples.features.arrow_schema
     files = any(
         getattr(feature, "_type", "") in ("Image", "Audio") for feature in samples.features.values()

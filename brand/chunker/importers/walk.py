@@ -37,7 +37,7 @@ def files_below(root: Path, endings: Sequence[str], *, underscore: bool = True) 
         SourceError: A folder cannot be read, a link is broken, or two links lead to one folder.
         UsageError: A folder is a table of Delta Lake, Hudi or Iceberg.
     """
-    walk = _Walk(root, tuple(endings), underscore=underscore)
+    walk = _FolderWalk(root, tuple(endings), underscore=underscore)
     return sorted(walk.below("", frozenset()), key=lambda name: Path(name).parts)
 
 
@@ -48,7 +48,7 @@ def is_data(name: str, *, underscore: bool) -> bool:
     return underscore or not name.startswith("_") or is_partition(name)
 
 
-class _Walk:
+class _FolderWalk:
     """One walk through the folders below `root`."""
 
     def __init__(self, root: Path, endings: tuple[str, ...], *, underscore: bool) -> None:
