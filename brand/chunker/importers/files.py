@@ -92,7 +92,7 @@ def find_files(
         if not tables:
             _refuse_partitions(text, names)
         return [_file(root / name, name) for name in names]
-    if split is not None:
+    if split not in (None, ALL):
         raise UsageError(f"--split chooses among the files of a folder, and {text} is not a folder: leave --split out")
     if root.is_file():
         return [_file(root, root.name)]
@@ -107,7 +107,7 @@ def _objects(src: str, endings: tuple[str, ...], what: str, split: str | None, *
     found = find_objects(src, endings, what, _expanded)
     folder = None if is_pattern(src) else PurePosixPath(parse_url(src).path)
     if folder is None or [path.path for path in found] == [folder]:
-        if split is not None:
+        if split not in (None, ALL):
             raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
         return [_file(path, path.name) for path in found]
     paths = {path.path.relative_to(folder).as_posix(): path for path in found}
@@ -186,13 +186,21 @@ def _file_at(path: SourcePath, name: str) -> ImportFile:
 def _matching(pattern: str) -> list[str]:
     """Return the files of a pattern. Every name to which the braces expand must exist."""
     if _BRACES.search(pattern) is None:
-        return sorted(_whole(name) for name in glob.glob(pattern, recursive=True) if not Path(name).is_dir())
+        found = sorted(_whole(name) for name in glob.glob(pattern, recursive=True) if not Path(name).is_dir())
+        return _once(found) if "**" in pattern else found
     names = _expanded(pattern)
     missing = [name for name in names if not glob.glob(name)]
     if missing:
         more = f", and {counted(len(missing) - 1, 'other')} of {pattern}" if len(missing) > 1 else ""
         raise SourceError(missing[0], f"there is no such file{more}")
     return [_whole(found) for name in names for found in sorted(glob.glob(name))]
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    """Return the names without further ones of a file that links to a folder above it give."""
+    paths = [Path(name) for name in names]
+    real = {folder: folder.resolve() for folder in {path.parent for path in paths}}
+    return list({(real[path.parent], path.name): str(path) for path in reversed(paths)}.values())[::-1]
 
 
 def _whole(name: str) -> str:

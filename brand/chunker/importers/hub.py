@@ -10,6 +10,7 @@ from brand.chunker.importers.files import listed_file, of_split
 from brand.chunker.importers.parquet import PARQUET_SUFFIXES, Parquet
 from brand.chunker.importers.walk import is_data
 from brand.chunker.plan.report import OnProgress, StageProgress
+from brand.chunker.sources.splits import ALL
 from brand.errors import UsageError, counted
 from brand.stores.hub import download, list_files, names_files
 from brand.stores.url import parse_url
@@ -27,7 +28,7 @@ def open_hub(src: str, choice: FieldMapping, on_progress: OnProgress) -> Parquet
             f"{src}: there is no Parquet file. Load other data with the package datasets, and pass it to brand.pack"
         )
     if names_files(url, PARQUET_SUFFIXES):
-        if choice.split is not None:
+        if choice.split not in (None, ALL):
             raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
         names = list(found)
     else:

@@ -58,6 +58,10 @@ class Parquet(ArrowShards):
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
+                more = [] if choice.columns else [name for name in schema.names if name not in columns.fields.columns]
+                if more:
+                    what_differs = f"it has a column {more[0]!r}, which {files[0].name} has not"
+                    raise SourceError(file.name, what_differs, hint="--columns takes only those that all files have")
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))

@@ -20,7 +20,7 @@ from typing import Final
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
-from brand.chunker.sources.splits import ALL, first_word, is_split
+from brand.chunker.sources.splits import ALL, first_word, splits_among
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.version import collection_of
@@ -81,13 +81,22 @@ def split_folder(root: Path, options: Options) -> Path:
     """
     if options.split == ALL or not root.is_dir():
         return root
-    folders = [entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_ignored(entry.name)]
+    folders = _folders_in(root)
+    if len(folders) == 1 and options.split not in folders and splits_among(_folders_in(root / folders[0])):
+        root, folders = root / folders[0], _folders_in(root / folders[0])
     if options.split is not None:
-        return root / options.split if (root / options.split).is_dir() else root
-    splits = sorted(filter(is_split, folders))
-    if len(splits) > 1 or (splits and len(splits) == len(folders)):
+        return root / options.split if options.split in folders else root
+    if splits := splits_among(folders):
         raise UsageError(_splits_in(root, splits))
     return root
+
+
+def _folders_in(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return [entry.name for entry in entries if entry.is_dir() and not _is_ignored(entry.name)]
+    except OSError:  # the scan reports it
+        return []
 
 
 def _splits_in(root: Path, splits: Sequence[str]) -> str:
@@ -134,7 +143,7 @@ def scan_folder(
         scan.refuse_splits()
     on_progress(StageProgress("scan", len(listing), len(listing), total, total))
     if split is not None and not len(listing):
-        there = sorted(filter(is_split, [*tops, *scan.second])) or sorted({word for word in scan.words if word})
+        there = splits_among(tops) or splits_among(scan.second) or sorted(word for word in scan.words if word)
         raise UsageError(f"{root} has no split {split!r}; it has {', '.join(there) or 'none'}")
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
@@ -159,7 +168,7 @@ class _Scan(_Findings):
 
     def refuse_splits(self) -> None:
         """Raise `UsageError` if folders in the class folders, or the names of files without a class, are splits."""
-        found = sorted(filter(is_split, self.second))
+        found = splits_among(self.second)
         if len(found) < 2:
             found = sorted(self.words) if "" not in self.words and min(self.words.values(), default=0) > 1 else []
         if len(found) > 1:
@@ -202,12 +211,12 @@ class _Scan(_Findings):
             for entry in self._entries(folder):
                 empty = False
                 if self._is_folder(entry):
-                    if top and folder == top:
+                    if folder and "/" not in folder:
                         self.second.add(entry.name)
                         if self.split not in (None, entry.name):
                             continue
                     pending.append((_join(folder, entry.name), above | {identity}))
-                elif self.split is None or (folder != top if top else first_word(entry.name) == self.split):
+                elif self.split is None or "/" in folder or (not folder and first_word(entry.name) == self.split):
                     names.append(entry.name)
             if not folder:
                 self.words.update(map(first_word, names))

@@ -50,6 +50,22 @@ def is_split(name: str) -> bool:
     return is_word(first) and all(_is_neutral(token) or token in _QUALIFIERS for token in others)
 
 
+def splits_among(folders: Iterable[str]) -> list[str]:
+    """Return the folders that are splits, if all or at least two are; else an empty list.
+
+    Folders whose names differ in the word of a split alone, as `box_train` and `box_test`, are splits, too.
+    """
+    names, alike = sorted(folders), dict[tuple[str, ...], list[str]]()
+    for name in names:
+        tokens = [token for token in _BETWEEN.split(name.lower()) if token]
+        rest = tuple(token for token in tokens if not is_word(token))
+        if len(rest) < len(tokens):
+            alike.setdefault(rest, []).append(name)
+    pairs = {name for group in alike.values() if len(group) > 1 for name in group}
+    found = [name for name in names if name in pairs or is_split(name)]
+    return found if len(found) > 1 or found == names else []
+
+
 def is_word(token: str) -> bool:
     """Return whether a word is that of a split, in lower case, with or without a counter."""
     return _WORD.fullmatch(token.rstrip("0123456789")) is not None
