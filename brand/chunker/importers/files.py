@@ -31,6 +31,7 @@ from brand.chunker.importers.walk import files_below, is_data, refuse_converted
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
+from brand.formats.media import HEAD_BYTES
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
 
@@ -292,11 +293,11 @@ def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> lis
 
     No row is read if there is no such column.
     """
-    first = list(islice(rows, LOOKED_AT)) if "?" in codecs.values() else []
-    return [
-        (name, codec_of_bytes(bytes(row[name]) for row in first) if codec == "?" else codec)
-        for name, codec in codecs.items()
-    ]
+    heads: dict[str, list[bytes | None]] = {name: [] for name, codec in codecs.items() if codec == "?"}
+    for row in islice(rows, LOOKED_AT) if heads else ():
+        for name, seen in heads.items():
+            seen.append(bytes(row[name][:HEAD_BYTES]))  # the values may be large
+    return [(name, codec_of_bytes(heads[name]) if name in heads else codec) for name, codec in codecs.items()]
 
 
 def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow
+from brand.chunker.importers.arrow import ArrowFields, arrow, value_bytes
 from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
@@ -26,13 +27,14 @@ from brand.chunker.importers.fields import (
     codec_of_value,
     common_codec,
 )
+from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
-_FILES_AT_ONCE: Final = 16
+_FILES_AT_ONCE: Final = 4
 _ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
@@ -59,7 +61,13 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(table.schema, lambda names: table.select(names).slice(0, LOOKED_AT), len(table), batches, schema)
+        return _arrow(
+            table.schema,
+            lambda names: table.select(names).slice(0, LOOKED_AT).to_batches(),
+            len(table),
+            batches,
+            schema,
+        )
     if ("datasets", "Dataset") in kinds:
         return _hugging_face(samples, schema)
     _refuse(samples, kinds)
@@ -67,19 +75,32 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
 
 
 def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table:
-    """Return a `Dataset` as a table of its stored values, without decoding. Files that it only names are read."""
-    embed_table_storage = sys.modules["datasets.table"].embed_table_storage  # the library is loaded: it made `samples`
-    stored, arrow_schema = samples.with_format("arrow"), samples.features.arrow_schema
-    files = any(
-        getattr(feature, "_type", "") in ("Image", "Audio") for feature in samples.features.values()
-    )  # those of a folder, as of `load_dataset("imagefolder")`
-    at_once = _FILES_AT_ONCE if files else _ROWS_AT_ONCE
+    """Return a `Dataset` as a table of its stored values, without decoding."""
+    stored = samples.with_format("arrow")
+    mean = samples.data.nbytes // max(1, len(samples.data))
+    rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
+    batches = (batch for some in stored.iter(rows) for batch in _with_files(some))
 
-    def first_rows(names: list[str]) -> Any:
-        return embed_table_storage(stored.select_columns(names)[:LOOKED_AT])
+    def first(names: list[str]) -> Iterator[Any]:
+        for row in range(min(LOOKED_AT, len(samples))):
+            yield from _with_files(stored[row].select(names))
 
-    batches = (batch for some in stored.iter(at_once) for batch in embed_table_storage(some).to_batches())
-    return _arrow(arrow_schema, first_rows, len(samples), batches, schema)
+    return _arrow(samples.features.arrow_schema, first, len(samples), batches, schema)
+
+
+def _with_files(table: Any) -> Iterator[Any]:
+    """Yield batches of a table of Hugging Face with the files that it only names, as `load_dataset("imagefolder")`."""
+    named = any(
+        column.type.get_field_index("bytes") >= 0 and column.combine_chunks().field("bytes").null_count
+        for column in table.columns
+        if hasattr(column.type, "get_field_index")
+    )
+    if not named:
+        yield from table.to_batches()
+        return
+    embedded = sys.modules["datasets.table"].embed_table_storage  # the library is loaded: it made the table
+    for row in range(0, len(table), _FILES_AT_ONCE):
+        yield from embedded(table.slice(row, _FILES_AT_ONCE)).to_batches()
 
 
 def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapping:
@@ -94,7 +115,7 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
 
 def _arrow(
     arrow_schema: Any,
-    first_rows: Callable[[list[str]], Any],
+    first_rows: Callable[[list[str]], Iterable[Any]],
     rows: int,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
@@ -114,11 +135,24 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
 
     def blocks() -> Iterator[Block]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
-            some = frame.iloc[start : start + _ROWS_AT_ONCE]
-            called = Numbered(range(start, start + len(some)), "row")
-            yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+            rows = frame.iloc[start : start + _ROWS_AT_ONCE][list(fields.columns)]
+            for low, high in cut(_row_bytes(rows)):
+                some, called = rows.iloc[low:high], Numbered(range(start + low, start + high), "row")
+                yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
 
     return Table(fields, len(frame), blocks())
+
+
+def _row_bytes(frame: Any) -> NDArray[np.int64]:
+    """Return about how many bytes each row holds. Values that are not Python objects yet are not made."""
+    sizes = np.zeros(len(frame), np.int64)
+    for _, series in frame.items():
+        if series.dtype == object:
+            sizes += np.fromiter(map(bytes_of, series), np.int64, len(series))
+        elif hasattr(series.dtype, "pyarrow_dtype"):
+            chunks = series.array.__arrow_array__().chunks
+            sizes += np.concatenate([np.empty(0, np.int64), *map(value_bytes, chunks)])
+    return sizes
 
 
 def _codec(series: Any) -> str:
