@@ -180,7 +180,7 @@ def opened(data: bytes | mmap) -> Iterator[OpenAudio | DecodedAudio]:
 
 def demuxer_of(data: Buffer) -> str | None:
     """Return the name of FFmpeg's demuxer for a file of a kind that libsndfile does not open; None for other files."""
-    return next((name for at, signature, name in _FFMPEG if data.startswith(signature, at)), None)
+    return next((name for at, signature, name in _FFMPEG if bytes(data[at : at + len(signature)]) == signature), None)
 
 
 def missing_decoder(data: Buffer) -> str:
