@@ -119,8 +119,9 @@ def convert_from(
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
+    choice = replace(choice or FieldMapping(), split=options.split)
     with connections():
-        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        source: Shards = open_shards(kind, src, choice, on_progress)
         return _convert_shards(kind, source, dst, options, on_progress, started)
 
 

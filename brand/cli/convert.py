@@ -63,6 +63,9 @@ _always: Final = options(
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
 )
+_split: Final = click.option(
+    "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."
+)
 
 
 def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -87,7 +90,7 @@ def _run(
     `noun` names one item of the source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
-    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
     chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
@@ -104,6 +107,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
     """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
+    @_split
     @_on_error("file")
     @click.option(
         "--validate/--no-validate",
@@ -174,6 +178,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
 
     @_always
     @_MORE_OPTIONS.get(kind, options())
+    @_split
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",
@@ -211,7 +216,8 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
     ) -> None:
         packed = {name: names_of(some) for name, some in given.pop("packed", {}).items()}
         dialect = dialect_of(given)
-        choice = FieldMapping(names_of(columns), nulls=nulls, packed=packed, dialect=dialect, **fields_told(told))
+        codecs, renames = fields_told(told)
+        choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect)
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,

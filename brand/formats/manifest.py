@@ -29,6 +29,7 @@ from brand.errors import (
     NotADataSetError,
     OversizedError,
     UnreadableError,
+    counted,
 )
 from brand.formats.constants import (
     CHUNKS_NAME,
@@ -231,6 +232,10 @@ def _why_not(folder: Path) -> str:
         )
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` rebuilds it from the chunks"
+    if inside := sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}")):
+        return (
+            f"not a data set, but a folder that holds {counted(len(inside), 'data set')}: name one, such as {inside[0]}"
+        )
     return f"not a data set: there is no brand.json in it. {command_for(folder)}"
 
 

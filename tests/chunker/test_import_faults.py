@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import struct
 import subprocess
 import tarfile
@@ -471,12 +472,21 @@ def test_splits_are_converted_one_by_one(tmp_path: Path) -> None:
         parquet(tmp_path / "hub" / "data" / f"{name}.parquet", n=[1])
     told = imported("hf", tmp_path / "hub", tmp_path / "set")
     assert told.code == 2
-    assert "has the splits test, train: convert each of them, as" in told.err
+    assert "more than one split or configuration: test (1 file), train (2 files)" in told.err
     assert imported("hf", tmp_path / "hub/data/train-*.parquet", tmp_path / "set").code == 0
-    (tmp_path / "saved" / "train").mkdir(parents=True)
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    (tmp_path / "saved" / "train" / "state.json").write_text("{}")
-    assert "has the splits train: convert each of them, as" in imported("hf", tmp_path / "saved", tmp_path / "x").err
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": []}')
+    assert "it has no splits" in imported("hf", tmp_path / "saved", tmp_path / "x").err
+    for split in ("test", "train"):
+        shutil.copytree(SOURCES / "hf", tmp_path / "saved" / split)
+    told = imported("hf", tmp_path / "saved", tmp_path / "x")
+    assert "--split test, --split train" in told.err
+    for split in ("test", "train"):
+        assert imported("hf", tmp_path / "saved", tmp_path / split, "--split", split).code == 0
+    assert (
+        "convert each of them, with --split test"
+        in imported("hf", tmp_path / "saved", tmp_path / "x", "--split", "all").err
+    )
 
 
 def test_a_frame_of_zstd_that_is_cut_short_is_no_end(tmp_path: Path) -> None:

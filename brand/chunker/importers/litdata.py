@@ -41,6 +41,7 @@ from brand.chunker.importers.files import (
     at_offsets,
     below,
     index_errors,
+    indexed_folder,
     listed_file,
     pixels,
     reading,
@@ -258,7 +259,7 @@ class LitDataRows(ArrowShards):
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
     """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
-    root = source_path(src)
+    root = indexed_folder(source_path(src), choice.split)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
 
 

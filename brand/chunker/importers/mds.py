@@ -30,6 +30,7 @@ from brand.chunker.importers.files import (
     at_offsets,
     below,
     index_errors,
+    indexed_folder,
     listed_file,
     pixels,
     reading,
@@ -71,7 +72,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = source_path(src)
+        root = indexed_folder(source_path(src), choice.split)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.importers.files import find_files
 from brand.chunker.sources.source import Indices, Source
+from brand.chunker.sources.splits import ALL
 from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.header import Schema
 from brand.formats.noticed import Noticed
@@ -192,12 +193,12 @@ def open_tokens(src: str | os.PathLike[str], options: TokenOptions, scratch: Pat
     Raises `UsageError`, and `SourceError` for a file that cannot be read or says nothing of its documents.
     """
     if Path(src).is_dir():
-        there = ", ".join(file.name for file in find_files(src, _SUFFIXES, "token file")[:8])
+        there = ", ".join(file.name for file in find_files(src, _SUFFIXES, "token file", ALL)[:8])
         raise UsageError(
             f"{printable(os.fspath(src))} is a folder, which may hold training and validation data: name a file, or a "
             f"pattern in quotes. It holds {printable(there)}"
         )
-    found = find_files(src, _SUFFIXES, "token file")
+    found = find_files(src, _SUFFIXES, "token file", ALL)
     noticed: list[Noticed] = []
     files: list[TokenFile] = []
     for entry in found:

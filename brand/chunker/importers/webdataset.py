@@ -255,7 +255,7 @@ class WebDataset(Shards):
     kind = "webdataset"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file")
+        self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file", choice.split)
         seen: list[Sample] = []
         for file in self._files:
             for key, files in islice(_samples(file), FILES_LOOKED_AT):

@@ -184,6 +184,8 @@ class Options:
     """`auto` (zstandard if it saves 10 %), `zstd` or `none`."""
     labels: bool = True
     """Whether the top-level folders are classes."""
+    split: str | None = None
+    """The split or configuration to convert, of a source that has several; `all` takes all files together."""
     like: Like | None = None
     """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
+from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
 from brand.chunker.sources.listing import join_table
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.texttable import Dialect
@@ -274,7 +274,7 @@ def make_request(
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
     if dialect not in (None, Dialect()) and table is None:
         raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
-    root = Path(os.path.normpath(local_source(src)))
+    root = split_folder(Path(os.path.normpath(local_source(src))), options or Options())
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
