@@ -15,5 +15,6 @@ publish       files that appear whole or not at all
 heads         properties of an image that its head tells
 noticed       facts with counts that a conversion noticed
 media         detection of image and audio files, and decoding
+pixels        from an image file to pixels: mode, orientation, frame
 preparation   decoding and resizing of images and audio, before any random transform
 """

@@ -79,24 +79,8 @@ def kind_of(head: Buffer) -> str | None:
     return None
 
 
-def decode_image(data: Buffer) -> Image.Image:
-    """Return the first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
-
-    Raises ValueError if Pillow cannot decode it.
-    """
-    with pillow_errors(), open_image(data) as image:
-        return as_rgb(image)
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Return the image with three channels; transparent colours of a palette are those behind the transparency."""
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
-
-
 def check_image(data: Buffer) -> None:
-    """Decode the first frame and drop it, like `decode_image` with less memory. Raises ValueError if Pillow cannot."""
+    """Decode the first frame and drop it. Raises ValueError if Pillow cannot."""
     with pillow_errors(), open_image(data) as image:
         image.load()
 

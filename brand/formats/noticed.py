@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.header import Schema, natural
+from brand.formats.header import DecodeDefault, Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
 from brand.formats.record import Records, payloads
 from brand.printable import printable
@@ -114,7 +114,7 @@ def added(*counts: Counts) -> Counts:
     return found
 
 
-def facts_of(counts: Counts, samples: int, decode: Mapping[str, Any]) -> tuple[Noticed, ...]:
+def facts_of(counts: Counts, samples: int, decode: Mapping[str, DecodeDefault]) -> tuple[Noticed, ...]:
     """Return counted traits as facts about a data set of that many samples. Images that are all grey are no fact.
 
     `decode` are the decode defaults of the fields, which change the advice.
@@ -143,10 +143,10 @@ _TEMPLATES: Final = {
 }
 
 
-def _template(trait: str, decode: Any) -> str:
-    if decode is not None and trait == heads.TURNED and decode.upright:
+def _template(trait: str, decode: DecodeDefault | None) -> str:
+    if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
-    if decode is not None and trait != heads.TURNED and trait != heads.FRAMES and decode.mode == "unchanged":
+    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES):
         return _TEMPLATES[trait].partition(":")[0] + ", and decode[s|] unchanged"
     return _TEMPLATES[trait]
 

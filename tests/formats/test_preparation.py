@@ -18,7 +18,8 @@ from PIL import Image
 
 from brand import DecodeAudio, DecodeImage
 from brand.errors import MissingExtraError, UsageError
-from brand.formats.media import decode_audio, decode_image
+from brand.formats.media import decode_audio
+from brand.formats.pixels import decode_image
 from brand.formats.preparation import MOST_IN_ALL
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
+from brand.formats.header import DECODE_MODES, DecodeDefault
 from brand.formats.record import Numbered
 
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
@@ -155,6 +156,12 @@ class ArrowFields:
         self.fields: Fields = choose(natural, choice)
         names = next((_class_names(features.get(c, {})) for c, n in self._renamed if n == "label"), None)
         self.classes = names if names and self.fields.schema.codec("label") == "int" else None
+        self.decode = {
+            name: _decode_default(features[column])
+            for column, name in self._renamed
+            if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
+        }
+        """Image fields of Hugging Face, which `datasets` decodes upright."""
 
     @cached_property
     def _renamed(self) -> list[tuple[str, str]]:
@@ -194,6 +201,11 @@ def _features(schema: Any) -> Mapping[str, Any]:
     return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
 
 
+def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
+    mode = feature.get("mode")
+    return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
+
+
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     names = feature.get("names")
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
@@ -211,6 +223,7 @@ class ArrowShards(Shards):
         fields = columns.fields
         super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
         self._columns = columns
+        self.decode = columns.decode
 
 
 @contextmanager

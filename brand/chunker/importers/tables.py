@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from brand.chunker.importers.fields import (
 )
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
-from brand.formats.header import Schema
+from brand.formats.header import DecodeDefault, Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
@@ -44,6 +44,8 @@ class Table:
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded by default."""
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -86,7 +88,7 @@ def _arrow(
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
+    return Table(columns.fields, rows, columns.blocks(batches), columns.classes, columns.decode)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:

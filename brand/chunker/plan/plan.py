@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -16,12 +17,13 @@ import xxhash
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.header import Header, Schema, canonical_json, pack_header
+from brand.formats.header import DecodeDefault, Header, Schema, canonical_json, pack_header
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
+NO_DEFAULTS: Final[Mapping[str, DecodeDefault]] = MappingProxyType({})
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -61,7 +63,7 @@ class ChunkPlan:
         return round(self.raw_bytes * self.compression.expected_ratio)
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - a keyword each
     *,
     samples: int,
     raw_bytes: int | None,
@@ -73,6 +75,7 @@ def make_plan(
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> ChunkPlan:
     """Decide everything.
 
@@ -85,7 +88,7 @@ def make_plan(
     compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
-    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))
+    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source), dict(decode))
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)
@@ -122,6 +125,8 @@ class Like:
     classes: tuple[str, ...] | None
     chunk_size: int
     compression: Compression
+    decode: Mapping[str, DecodeDefault]
+    """How images of the collection are decoded, whatever the source of new ones says."""
 
     def check(self, schema: Schema, classes: tuple[str, ...] | None) -> None:
         """Raise `SchemaError` if samples with this schema and these classes do not fit."""

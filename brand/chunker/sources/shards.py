@@ -35,7 +35,7 @@ from brand.chunker.sources.spool import (
 )
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
-from brand.formats.header import Schema
+from brand.formats.header import DecodeDefault, Schema
 from brand.formats.media import other_kind
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
@@ -116,6 +116,8 @@ class Shards(ABC):
         self.notes, self.classes = tuple(notes), classes
         self.noticed: tuple[Noticed, ...] = ()
         """Facts about the source that are known before it is read."""
+        self.decode: Mapping[str, DecodeDefault] = {}
+        """Field -> how its images are decoded by default, as the tool does whose data they are."""
 
     @abstractmethod
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
