@@ -128,7 +128,16 @@ class Conversion:
             stored_bytes=stored_bytes,
             compression=plan.compression.codec,
             dictionary_bytes=len(plan.compression.dictionary),
+            notes=self._notes(),
             chunks_found=found,
             seconds=seconds,
             dry_run=self.options.dry_run,
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        like = self.options.like
+        if like is None or like.decode == self.decode:
+            return ()
+        fields = {*like.decode, *self.decode}
+        how = ", ".join(sorted(f"{name}: {like.decode.get(name, DecodeDefault()).codec('image')}" for name in fields))
+        return (f"The collection decides how images are decoded ({how}), and this source says otherwise",)

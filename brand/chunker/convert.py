@@ -113,7 +113,7 @@ def convert_from(
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
-    notes = (*source.notes, *again, compared)
+    notes = (*report.notes, *source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
@@ -192,7 +192,7 @@ def pack_samples(
             source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress, defaults).run()
     renamed = () if table is None else tuple(table.fields.renamed)
-    return replace(report, notes=renamed, seconds=time.monotonic() - started)
+    return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
