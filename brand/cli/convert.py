@@ -15,7 +15,7 @@ from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import FOLDER, PLUGIN, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
@@ -60,6 +60,7 @@ _always: Final = options(
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+    PLUGIN,
 )
 
 

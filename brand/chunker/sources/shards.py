@@ -36,7 +36,7 @@ from brand.chunker.sources.spool import (
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
 from brand.formats.header import DecodeDefault, Schema
-from brand.formats.media import other_kind
+from brand.formats.media import misfit
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
@@ -252,9 +252,9 @@ def _check_files(schema: Schema, block: Block) -> None:
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
-                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
+                found = misfit(codec, data) if isinstance(data, bytes) and data else ""
                 if found:
-                    raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
+                    raise SchemaError(f"{called}, field {name!r} ({codec}): {found}")
 
 
 def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:

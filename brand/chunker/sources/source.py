@@ -22,7 +22,7 @@ from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.header import Schema
-from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.media import check_image, decode_audio, duration, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts
 
@@ -203,12 +203,9 @@ class FolderSource(Source):
         return data
 
     def _check_kind(self, index: int, data: bytes) -> None:
-        found = other_kind(self.file_field, data)
+        found = misfit(self.file_field, data)
         if found:
-            article = "an" if self.file_field[0] in "ai" else "a"
-            raise SourceError(
-                self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
-            )
+            raise SourceError(self.listing.key(index), found)
 
     def _record(self, index: int, data: bytes) -> tuple[bytes, ...]:
         payloads = [data]
