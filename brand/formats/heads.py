@@ -1,6 +1,6 @@
 """Which properties of an image does its head tell, that a decoder to 8-bit RGB would change or drop?
 
-`traits_of` reads the head of a PNG, JPEG, TIFF, WebP, GIF, AVIF or JPEG 2000 file, without a decoder: a few
+`traits_of` reads the head of a PNG, JPEG, TIFF, WebP, GIF, AVIF, JPEG 2000 or PNM file, without a decoder: a few
 microseconds a file, and the same answer on every machine. A file that it cannot read has no traits: decoding tells.
 """
 
@@ -45,6 +45,7 @@ _JPEG_FRAME: Final = 158
 """Offset of the frame if that piece is a table, too."""
 _PLTE: Final = int.from_bytes(b"PLTE")
 _IDAT: Final = int.from_bytes(b"IDAT")
+_PNM: Final = re.compile(rb"P[56](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
 """Bytes at the start of an AVIF file in which the boxes of properties are looked for."""
 
@@ -163,7 +164,7 @@ def _tiff(data: memoryview) -> Iterator[str]:
     bits, (colours,), (samples,) = tags.get(258, (1,)), tags.get(262, (1,))[:1], tags.get(277, (1,))[:1]
     if tags.get(339, (1,))[0] == 3:
         yield FLOATS
-    elif max(bits) == 16:
+    elif 8 < max(bits) <= 16:
         yield BITS_16
     elif max(bits) == 32:
         yield BITS_32
@@ -270,6 +271,14 @@ def _jp2(data: memoryview) -> Iterator[str]:
         yield GREY
 
 
+def _pnm(data: memoryview) -> Iterator[str]:
+    head = _PNM.match(bytes(data[:HEAD_BYTES]))
+    if head is not None and int(head[1]) > 255:
+        yield BITS_16
+    if data[1] == 0x35:
+        yield GREY
+
+
 _READERS: Final[dict[str, Callable[[memoryview], Iterator[str]]]] = {
     "image/jpeg": _jpeg,
     "image/tiff": _tiff,
@@ -278,4 +287,5 @@ _READERS: Final[dict[str, Callable[[memoryview], Iterator[str]]]] = {
     "image/gif": _gif,
     "image/avif": _avif,
     "image/jp2": _jp2,
+    "image/pnm": _pnm,
 }

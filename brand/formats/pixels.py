@@ -12,6 +12,7 @@ image of a process whose values do not fit 8 bits is told in the log.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -47,16 +48,26 @@ _NATIVE: Final = {"I;16BS": "I;16S", "I;32BS": "I;32S", "F;32BF": "F;32F"}
 """Form of big-endian values in a TIFF -> their form once libtiff has swapped their bytes, which Pillow would repeat."""
 
 
+_GAP: Final = rb"(?:\s|#[^\n]*\n)+"
+_PNM: Final = re.compile(rb"P([1-6])" + (_GAP + rb"(\d+)") * 2 + rb"(?:" + _GAP + rb"(\d+))?\s")
+"""The head of a PNM: its kind, width, height, and largest value."""
+
+
 def decode_image(data: Buffer, mode: str = "RGB", *, turn: bool = False) -> Image.Image:
     """Return the first frame as a loaded Pillow image, by default as torchvision's `ImageFolder` gives it.
 
     `turn`: upright, as EXIF says. With the mode "unchanged", the image has the mode that Pillow gives it. Raises
     ValueError if Pillow cannot decode it.
     """
+    from PIL import Image as library
+
     with pillow_errors(), open_frame(data, 0) as image:
         turned = upright(image) if turn else image
         if mode != "unchanged":
             return in_mode(turned, mode)
+        channels = _pnm_channels(data) if image.format == "PPM" else None
+        if channels is not None and len(channels) == 1:
+            return library.fromarray(channels[0])
         if BITS_16 in traits_of(data) and turned.mode not in _DEEP:
             clipped.tell("has 16 bits in several channels, of which a Pillow image holds 8")
         turned.load()
@@ -129,22 +140,21 @@ def unchanged(data: Buffer, frame: int, *, turn: bool, resize: Callable[[Image.I
     from PIL import Image as library
 
     with pillow_errors(), open_frame(data, frame) as image:
-        channels = _deep_channels(image, data, frame)
+        channels = _pnm_channels(data) if image.format == "PPM" else _deep_channels(image, data, frame)
         if channels is not None:
             method = method_of(image) if turn else None
             made = [library.fromarray(channel) for channel in channels]
             made = made if method is None else [each.transpose(method) for each in made]
-            return np.stack([np.asarray(resize(each)) for each in made], axis=-1)
+            arrays = [np.array(resize(each)) for each in made]
+            return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
         if BITS_16 in traits_of(data) and image.mode not in _DEEP:
             raise ValueError(f"its values of 16 bits are in a form ({image.format}) that Pillow reduces to 8 bits")
-        unsigned = _is_uint32(image)
+        other = _other_dtype(image)
         values = np.array(resize(upright(image) if turn else image))
-    if unsigned:
-        return values.view(np.uint32)
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
+    return values.astype(values.dtype.newbyteorder("="), copy=False) if other is None else values.view(other)
 
 
-def _deep_channels(image: Image.Image, data: Buffer, frame: int) -> list[NDArray[np.uint16]] | None:
+def _deep_channels(image: Image.Image, data: Buffer, frame: int) -> list[Pixels] | None:
     """Return the channels of an image with 16 bits in each of several; None for any other image.
 
     Pillow holds 8 bits of such a value. So it is decoded twice, for the high and for the low bytes.
@@ -182,10 +192,30 @@ def _set_raw_form(image: Any, form: str) -> None:
     ]
 
 
-def _is_uint32(image: Image.Image) -> bool:
-    """Return whether a TIFF holds unsigned integers of 32 bits, which Pillow calls signed."""
+def _other_dtype(image: Image.Image) -> type[np.integer[Any]] | None:
+    """Return the dtype of a TIFF whose integers Pillow takes for signed, or for unsigned, although they are not."""
     tags: Any = getattr(image, "tag_v2", {})
-    return image.mode == "I" and tags.get(_BITS) == (32,) and tuple(tags.get(_SIGNS, (1,))) == (1,)
+    bits, signs = tags.get(_BITS), tuple(tags.get(_SIGNS, (1,)))
+    if (image.mode, bits, signs) == ("I", (32,), (1,)):
+        return np.uint32
+    return np.int8 if (image.mode, bits, signs) == ("L", (8,), (2,)) else None
+
+
+def _pnm_channels(data: Buffer) -> list[Pixels] | None:
+    """Return the channels of a binary PGM or PPM, whose values Pillow scales to 8 or 16 bits; None for a bitmap.
+
+    Raises ValueError for one that is written as text.
+    """
+    head = _PNM.match(bytes(data[:1000]))
+    if head is None or head[1] in b"14":
+        return None
+    if head[1] in b"23":
+        raise ValueError("its values are written as text: convert it to a binary PGM or PPM")
+    width, height, most, channels = int(head[2]), int(head[3]), int(head[4] or 255), 3 if head[1] == b"6" else 1
+    dtype = np.dtype(">u2" if most > 255 else "u1")
+    values = np.frombuffer(data, dtype, width * height * channels, head.end()).reshape(height, width, channels)
+    native = values.astype(dtype.newbyteorder("="))
+    return [np.ascontiguousarray(native[..., channel]) for channel in range(channels)]
 
 
 def _tell_clipped(image: Image.Image) -> None:

@@ -17,6 +17,8 @@ from PIL import Image, ImageOps
 
 from brand import DecodeImage, DecodeMask
 from brand.errors import UsageError
+from brand.formats import heads
+from brand.formats.heads import traits_of
 from brand.formats.pixels import Clipped, clipped, decode_image
 from tests.formats.test_heads import CASES, DEEP, RGB, SEE_THROUGH, saved
 
@@ -124,7 +126,8 @@ def test_a_png_of_16_bits_keeps_them(channels: int) -> None:
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("deflated", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "channels"), [("u2", 1), ("u2", 3), ("i2", 1), ("i4", 1), ("u4", 1), ("f4", 1), ("u1", 1), ("u1", 3)]
+    ("dtype", "channels"),
+    [("u2", 1), ("u2", 3), ("i2", 1), ("i4", 1), ("u4", 1), ("f4", 1), ("u1", 1), ("u1", 3), ("i1", 1)],
 )
 def test_a_tiff_keeps_its_values(order: str, dtype: str, channels: int, *, deflated: bool) -> None:
     """Of each kind of numbers that Pillow opens, also the large ones."""
@@ -137,6 +140,20 @@ def test_a_tiff_keeps_its_values(order: str, dtype: str, channels: int, *, defla
     found = UNCHANGED(tiff(values, order=order, deflated=deflated))
     assert np.array_equal(found, values[..., 0] if channels == 1 else values)
     assert found.dtype == np.dtype({"i2": "i4"}.get(dtype, dtype))
+
+
+@pytest.mark.parametrize("most", [20, 255, 256, 4095, 65535])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_pnm_keeps_its_values(channels: int, most: int) -> None:
+    """Pillow scales them to 255 or to 65,535."""
+    values = RANDOM.integers(0, most, (9, 7, channels), endpoint=True).astype(np.uint8 if most < 256 else np.uint16)
+    head = b"P%d\n# a comment\n7 9\n%d\n" % (5 if channels == 1 else 6, most)
+    data = head + values.astype(values.dtype.newbyteorder(">")).tobytes()
+    assert np.array_equal(UNCHANGED(data), values[..., 0] if channels == 1 else values)
+    if channels == 1:
+        assert np.array_equal(np.asarray(decode_image(data, "unchanged")), values[..., 0])
+    assert set(DecodeMask(size=(3, 3))(data).ravel().tolist()) <= set(values.ravel().tolist())
+    assert (heads.BITS_16 in traits_of(data)) == (most > 255)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
