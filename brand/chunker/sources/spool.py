@@ -16,11 +16,11 @@ iterable, which is one stretch; `exchange` (`shards`) writes a source of many.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -37,7 +37,8 @@ from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
 from brand.formats.noticed import Noticed, from_json, merged
 from brand.formats.publish import file_digest, publish_bytes, storage_errors
-from brand.formats.record import Records, encode_records
+from brand.formats.record import Records
+from brand.formats.values import LARGE, Buffer
 from brand.reprs import Reprs
 
 PARTS_NAME: Final = "parts"
@@ -49,7 +50,6 @@ _OBJECT_BYTES: Final = 64
 _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
 
-SAMPLES_A_STEP: Final = 1024
 _SPANS_A_STEP: Final = 1 << 18
 
 
@@ -135,20 +135,28 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
         """Write the records of one run sorted by key, and their spans in the order of the source."""
         sizes = np.concatenate([records.sizes for records in run])
         order = sorted_places(self._keys.next(len(sizes)))
-        together = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)
-        ordered = together[order]
         rows = np.empty(len(sizes), SPAN)
-        rows["offset"][order] = self._written + np.cumsum(ordered.sizes) - ordered.sizes
+        rows["offset"][order] = self._written + np.cumsum(sizes[order]) - sizes[order]
         rows["size"] = sizes
-        rows["checksum"] = together.checksums()
+        rows["checksum"] = np.concatenate([records.checksums() for records in run])
         with storage_errors(Path(self._records.name), "cannot write"):
-            for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
-                copied = ordered[low:high].joined()
-                self._of_records.update(copied)
-                self._records.write(copied)
+            for piece in _in_order(run, sizes, order):
+                self._of_records.update(piece)
+                self._records.write(piece)
             self._of_spans.update(rows.tobytes())
             self._spans.write(rows.tobytes())
-        self._written += len(together.memory)
+        self._written += int(sizes.sum())
+
+
+def _in_order(run: Sequence[Records], sizes: NDArray[np.int64], order: NDArray[np.intp]) -> Iterator[Buffer]:
+    """Yield the bytes of the records of a run in this order. Large records are not copied."""
+    if sizes.mean() >= LARGE:
+        views = [records.view(number) for records in run for number in range(len(records))]
+        yield from (views[number] for number in order.tolist())
+        return
+    ordered = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)[order]
+    for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
+        yield ordered[low:high].joined()
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:
@@ -316,11 +324,3 @@ def spool(
         raise SourceError("samples", "there are none: the iterable is empty")
     on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
     return source_of(folder, schema, [part])
-
-
-def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
-    """Yield the records of an iterable, for `spool`. Raises `SchemaError`, which names the sample at fault."""
-    iterator, first = iter(samples), 0
-    while block := list(islice(iterator, SAMPLES_A_STEP)):
-        yield encode_records(schema, block, range(first, first + len(block)))
-        first += len(block)

@@ -15,7 +15,7 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,18 +33,17 @@ from brand.formats.arrays import release
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
-from brand.formats.contents import cut_blocks, read_facts
+from brand.formats.contents import read_facts
 from brand.formats.header import DecodeDefault, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
-from brand.formats.values import Buffer
+from brand.formats.values import LARGE, Buffer, lengths
 
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
+_MOST_PROBE_BYTES: Final = 32 << 20
 
-_OBJECT_BYTES: Final = 128
-"""Bytes that Python needs for each record in addition to its contents."""
 KEPT_NAME: Final = "kept"
 _HEAD: Final = struct.Struct("<8s16sQ")
 _DIGEST: Final = struct.Struct("<Q")
@@ -93,14 +92,20 @@ def decide(
 
 
 def _probe(source: Source, order_path: Path) -> list[bytes]:
-    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
+    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB.
+
+    If the sizes are not known, it is up to 32 MiB, and the block in which they are reached.
+    """
     indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
     sizes = source.sizes(indices)
     if sizes is not None:
         return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
     probe: list[bytes] = []
     while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
-        probe += source.records(indices[len(probe) : 2 * len(probe) + 16])  # sizes unknown: twice as many each time
+        for records in source.blocks(indices[len(probe) : 2 * len(probe) + 16]):  # twice as many each time
+            probe += records
+            if sum(map(len, probe)) >= _MOST_PROBE_BYTES:
+                return probe
     return probe
 
 
@@ -195,16 +200,15 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
     columns, counts = [], list[Counts]()
     with _create(path) as file:
         file.seek(start)
-        for low, high in _blocks(packer, indices):
-            records = packer.source.records(indices[low:high])
-            stored = Records.of(packer.compressor.pack(records))
-            rows["raw_size"][low:high] = records.sizes
-            rows["size"][low:high] = stored.sizes
-            rows["checksum"][low:high] = stored.checksums()
+        low = 0
+        for records in packer.source.blocks(indices):
+            some = slice(low, low + len(records))
+            low += len(records)
+            rows["raw_size"][some] = records.sizes
             columns.append(fixed_columns(header.schema, records))
-            _check_labels(header, indices[low:high], columns[-1])
-            counts.append(look(header.schema, records, indices[low:high]))
-            _write_all(file, stored.memory.data, path)
+            _check_labels(header, indices[some], columns[-1])
+            counts.append(look(header.schema, records, indices[some]))
+            _write_block(file, packer.compressor.pack(records), rows[some], path)
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
@@ -222,12 +226,17 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
     return Written(rows, checksum, np.concatenate(columns), added(*counts), found=False)
 
 
-def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:
-    sizes = packer.source.sizes(indices)
-    if sizes is None:  # only the probe's mean is known: allow for samples four times as large
-        mean = packer.plan.raw_bytes // packer.plan.header.samples
-        return cut_blocks(np.full(len(indices), 4 * (mean + _OBJECT_BYTES)))
-    return cut_blocks(sizes + _OBJECT_BYTES)
+def _write_block(file: BinaryIO, stored: Sequence[Buffer], rows: NDArray[np.void], path: Path) -> None:
+    """Write the stored bytes of some samples; put their sizes and checksums into the rows."""
+    rows["size"] = lengths(stored)
+    if rows["size"].mean() >= LARGE:  # not worth another copy
+        rows["checksum"] = list(map(xxhash.xxh3_64_intdigest, stored))
+        for piece in stored:
+            _write_all(file, piece, path)
+        return
+    together = Records.of(stored)
+    rows["checksum"] = together.checksums()
+    _write_all(file, together.memory.data, path)
 
 
 def _create(path: Path) -> BinaryIO:
