@@ -187,7 +187,7 @@ def _again(data: Buffer, frame: int, form: str) -> Any:
 
 
 def _set_raw_form(image: Any, form: str) -> None:
-    image.tile = [
+    image.tile[:] = [
         tile._replace(args=form if isinstance(tile.args, str) else (form, *tile.args[1:])) for tile in image.tile
     ]
 
