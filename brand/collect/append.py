@@ -39,6 +39,7 @@ from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.header import DecodeDefault
 from brand.formats.manifest import read_manifest
+from brand.formats.preparation import DecodeImage
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
@@ -120,11 +121,13 @@ def append_samples(
     *,
     classes: Iterable[str] | None = None,
     options: Options | None = None,
+    decode: Mapping[str, DecodeImage] | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
 
-    A call that was stopped starts from the beginning. `schema` may be left out if the collection exists.
+    A call that was stopped starts from the beginning. `schema` may be left out if the collection exists. If it does,
+    `decode` is that of the collection.
     """
     folder = collection_folder(collection, new=True)
     if schema is None and _has_versions(folder):
@@ -132,7 +135,7 @@ def append_samples(
     make_folder(folder)
     with staged(folder, "samples") as work:
         like = _options(folder, options)
-        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress)
+        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress, decode)
         return _publish(folder, work / "made", report, f"samples from Python, {counted(report.samples, 'sample')}")
 
 

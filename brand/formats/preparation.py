@@ -193,7 +193,9 @@ def checked(
     kinds = dict(schema.fields)
     for name, how in decode.items():
         if not isinstance(how, Preparation):
-            raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
+            raise UsageError(
+                f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...), DecodeMask(...) or DecodeAudio(...)"
+            )
         if kinds.get(name) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
             raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")

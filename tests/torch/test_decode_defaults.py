@@ -23,6 +23,7 @@ from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.collect.append import append_data_set, append_from, append_images, append_samples
 from brand.errors import SchemaError, UsageError
 from brand.formats import heads
+from brand.formats.header import DecodeDefault
 from brand.formats.pixels import Clipped, clipped
 from brand.node.setup.decoding import Prepared
 from brand.storage.dataset.dataset import StoredDataSet
@@ -267,6 +268,8 @@ def test_a_collection_decodes_all_segments_alike(tmp_path: Path) -> None:
     """As its first segment; a finished data set that decodes otherwise is refused."""
     first, all_ = [{"image": data} for data in TURNED[:8]], tmp_path / "all.brand"
     append_samples(first, all_, {"image": "image"})
+    append_samples(first[:1], tmp_path / "told", {"image": "image"}, decode={"image": DecodeImage(upright=True)})
+    assert StoredDataSet(tmp_path / "told").header.decode == {"image": DecodeDefault(upright=True)}
     hugging_face().select(range(8, 16)).remove_columns("n").save_to_disk(str(tmp_path / "saved"))
     report = append_from("hf", tmp_path / "saved", all_, Options(jobs=1))
     assert [fact.text for fact in report.noticed] == ["7 images are turned by EXIF: upright=True turns them"]
