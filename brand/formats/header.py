@@ -162,7 +162,7 @@ class Header:
     def from_json(cls, value: Any, path: str | Path) -> Header:
         """Check a header object read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
         try:
-            fields = [(str(name), *split_codec(str(codec))) for name, codec in value["schema"]]
+            fields = [(str(name), *split_codec(codec)) for name, codec in value["schema"]]
             classes = value["classes"]
             header = cls(
                 samples=natural(value["samples"], "samples", positive=True),
