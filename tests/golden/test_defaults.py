@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from brand import BrandDataset
-from brand.errors import LayoutError
+from brand.errors import FormatError
 from brand.formats.header import DecodeDefault, Header
 from brand.formats.manifest import read_manifest
 from brand.storage.dataset.dataset import StoredDataSet
@@ -89,7 +89,7 @@ def test_the_same_input_gives_the_same_manifest(tmp_path: Path) -> None:
 def test_other_words_in_brackets_are_refused(codec: str) -> None:
     """Each default has one form; a word that a newer version adds is an error, not another image."""
     value = read_manifest(GOLDEN).header.to_json() | {"schema": [["photo", codec], ["key", "str"]], "source": {}}
-    with pytest.raises(LayoutError):
+    with pytest.raises(FormatError):
         Header.from_json(value, "here")
 
 
