@@ -73,9 +73,7 @@ def test_training_without_the_plug_in_says_so(source: Path) -> None:
     plugin = ("--plugin", "tests.tools.toy_heif")
     assert brand_process("convert", "images", source / "src", source / "set.brand", "-j", 1, *plugin).code == 0
     data = BrandDataset(source / "set.brand", decode={"image": DecodeImage(mode="unchanged")})
-    with pytest.raises(
-        DecodeError, match="sample 0: Pillow cannot decode it: it is HEIF, which Pillow reads"
-    ):
+    with pytest.raises(DecodeError, match="sample 0: Pillow cannot decode it: it is HEIF, which Pillow reads"):
         data[0]
 
 

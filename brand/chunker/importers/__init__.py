@@ -10,6 +10,7 @@ tables      a table given to `pack`
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
 files       the files of a source, also compressed ones
+objects     the files of a source in a store, read as streams
 """
 
 from __future__ import annotations
