@@ -49,8 +49,8 @@ _PNG_PLAIN: Final = np.array(
     [int.from_bytes(name) for name in b"PLTE tRNS pHYs tEXt zTXt gAMA cHRM sRGB iCCP bKGD tIME sBIT hIST oFFs".split()]
 )
 """Chunks of a PNG before its pixels that have no trait, and the one with a transparent colour."""
-_PNG_STEPS: Final = 12
-"""Maximum number of chunks before the pixels that are passed over for all files at once."""
+_PNG_TOGETHER: Final = 8
+"""The fewest files for which a step together is faster than a step for each."""
 _PNM: Final = re.compile(rb"P[56](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
 """Bytes at the start of an AVIF file in which the boxes of properties are looked for."""
@@ -93,7 +93,7 @@ def plain_kinds(images: Records) -> NDArray[np.int64]:
     colour = jpeg & (piece == 0xFFDB0043) & (word(_JPEG_FRAME) & 0xFFFDFFFF == 0xFFC00011)  # baseline or progressive
     grey = jpeg & (piece & 0xFFFDFFFF == 0xFFC0000B)
     kinds[large] = np.where(colour, 1, np.where(grey, 2, 0))
-    walked = _walk_png(words, starts[png], images.sizes[large[png]])
+    walked = _walk_png(windows(images.memory, 8), starts[png], images.sizes[large[png]])
     kinds[large[png]] = np.where(walked > 0, 4 * facts[png] + 2 + walked, 0)
     return kinds
 
@@ -104,20 +104,22 @@ def _walk_png(words: NDArray[np.void], starts: NDArray[np.int64], sizes: NDArray
     0 for others, such as those with EXIF. One step for all files takes the place of a step for each; the pixels, which
     most programs cut into chunks of one size, are passed over at once.
     """
-    kinds, active = np.zeros(len(starts), np.int64), np.arange(len(starts))
-    at, clear = np.full(len(starts), 33), np.ones(len(starts), np.int64)
-    ends = sizes - 12
-    for _ in range(_PNG_STEPS):
+    kinds, active, at = np.zeros(len(starts), np.int64), np.arange(len(starts)), np.full(len(starts), 33)
+    clear, ends = np.ones(len(starts), np.int64), sizes - 12
+
+    def chunk(files: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return bytes and name of the chunk at an offset of each file."""
+        found = words[starts[files] + offsets].view(">u8").astype(np.uint64)
+        return (found >> np.uint64(32)).astype(np.int64) + 12, (found & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+    while len(active) >= _PNG_TOGETHER:
         active = active[at[active] + 12 <= ends[active]]
-        if not len(active):
-            break
-        begin, here, end = starts[active], at[active], ends[active]
-        steps = words[begin + here].view(">u4").astype(np.int64) + 12
-        names = words[begin + here + 4].view(">u4").astype(np.int64)
-        last = here + (end - 1 - here) // steps * steps
-        whole = (names == _IDAT) & (words[begin + last + 4].view(">u4") == _IDAT)
-        whole &= words[begin + last].view(">u4") + last + 12 == end
-        kinds[active[whole]] = clear[active[whole]]
+        steps, names = chunk(active, at[active])
+        pixels = names == _IDAT
+        files, step = active[pixels], steps[pixels]
+        last = at[files] + (ends[files] - 1 - at[files]) // step * step
+        size, name = chunk(files, last)
+        kinds[files] = np.where((name == _IDAT) & (size + last == ends[files]), clear[files], 0)
         clear[active[names == _TRNS]] = 2
         more = (names[:, None] == _PNG_PLAIN).any(axis=1)
         at[active[more]] += steps[more]
