@@ -17,7 +17,7 @@ from brand.chunker.importers.fields import FieldMapping, fields_told
 from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
 from brand.chunker.sources.texttable import QUOTES, Dialect
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import FOLDER, PLUGIN, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
@@ -62,6 +62,7 @@ _always: Final = options(
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+    PLUGIN,
 )
 _split: Final = click.option(
     "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."

@@ -122,7 +122,7 @@ class IndexBuilder:
     @property
     def noticed(self) -> tuple[Noticed, ...]:
         """Facts that were noticed in the samples of the added chunks."""
-        return facts_of(self._counts, self.header.samples, {})
+        return facts_of(self._counts, self.header.decode)
 
     def finish(self) -> None:
         """Check that every sample has its place, and flush. Raises `LayoutError`."""

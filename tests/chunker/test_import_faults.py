@@ -61,7 +61,10 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
         (bytes(10240), "hold no samples"),
         (tar_of({"README": b"x", ".hidden.png": PNG}), "hold no samples"),
         (tar_of({"a.png": PNG, "a.cls": b"one"}), "x.tar: sample 'a', field 'label': expected int, found str ('one')"),
-        (tar_of({"a.png": WAV}), "x.tar: sample 'a', field 'image' (image): its contents are audio/wav"),
+        (
+            tar_of({"a.png": WAV}),
+            "x.tar: sample 'a', field 'image' (image): not an image file: its contents are audio/wav",
+        ),
         (tar_of({"a.png": b"<html>404</html>"}), "its contents are text. --field NAME=CODEC stores"),
         (tar_of({"a.json": b"{1}"}), "x.tar: sample 'a': field 'json' (json): Expecting property name"),
         (tar_of({"a.npy": b"no array"}), "x.tar: sample 'a': field 'npy' (ndarray):"),

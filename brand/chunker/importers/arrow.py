@@ -32,7 +32,7 @@ from brand.chunker.importers.times import UNITS, duration_text, moment_text, pla
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import BrandError, SourceError, cause_of, missing_extra
-from brand.formats.header import FIXED
+from brand.formats.header import DECODE_MODES, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
@@ -273,6 +273,12 @@ class ArrowFields:
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
         names = next((_class_names(features.get(c, {})) for c, n, _ in self.fields.pairs if n == "label"), None)
         self.classes = names if names and self.fields.schema.codec("label") == "int" else None
+        self.decode = {
+            name: _decode_default(features[column])
+            for column, name, _ in self.fields.pairs
+            if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
+        }
+        """Image fields of Hugging Face, which `datasets` decodes upright."""
 
     def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
         """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
@@ -329,6 +335,11 @@ def _features(schema: Any) -> Mapping[str, Any]:
     return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
 
 
+def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
+    mode = feature.get("mode")
+    return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
+
+
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     names = feature.get("names")
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
@@ -372,6 +383,7 @@ class ArrowShards(Shards):
         fields = columns.fields
         super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
         self._columns = columns
+        self.decode = columns.decode
 
 
 @contextmanager

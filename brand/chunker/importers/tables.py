@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_co
 from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
-from brand.formats.header import Schema
+from brand.formats.header import DecodeDefault, Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
@@ -42,6 +42,8 @@ class Table:
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded by default."""
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -84,7 +86,7 @@ def _arrow(
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_values, choice, order=order)
     found = columns.blocks(intact("the table", "its rows cannot be read", batches))
-    return Table(columns.fields, rows, _without_bad(found), columns.classes)
+    return Table(columns.fields, rows, _without_bad(found), columns.classes, columns.decode)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:

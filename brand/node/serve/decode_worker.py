@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
+from brand.formats.pixels import clipped
 from brand.formats.record import RecordDecoder
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.wire.decoding import (
@@ -63,6 +64,7 @@ def main() -> None:
         most = int(file.read().split()[0]) * mmap.PAGESIZE + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     pages = np.frombuffer(memory, np.uint8).reshape(-1, setup.page)
+    clipped.raise_first()
     preparer = BatchDecoder(setup, pages, np.frombuffer(place, np.uint8))
     with socket.socket(fileno=line) as server:
         server.send(READY)
