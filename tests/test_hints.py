@@ -439,7 +439,7 @@ def test_a_full_disk_is_told_by_append(texts: Path, tmp_path: Path) -> None:
         pytest.skip("this machine lets nobody make namespaces")
     (tmp_path / "disk").mkdir()
     script = 'mount -t tmpfs -o size=8k tmpfs "$1" && exec "$2" -m brand append dataset "$3" "$1/set"'
-    command = ["unshare", "-Urm", "sh", "-c", script, "sh", tmp_path / "disk", sys.executable, texts]
+    command = ["unshare", "-Urm", "sh", "-c", script, "sh", str(tmp_path / "disk"), sys.executable, str(texts)]
     told = subprocess.run(command, check=False, capture_output=True, text=True)
     assert told.returncode == 1
     assert "no space left on the device. Free some space and run the same command again" in told.stderr
@@ -483,7 +483,8 @@ def test_a_truncated_pillow_image_names_the_sample(tmp_path: Path) -> None:
 )
 def test_any_error_of_a_plug_in_of_pillow_is_a_value_error(error: Exception) -> None:
     """Also one without a text."""
-    from brand.formats.media import check_image, decode_image
+    from brand.formats.media import check_image
+    from brand.formats.pixels import decode_image
 
     def accept(prefix: bytes) -> bool:
         return prefix.startswith(b"PLUGIN")
@@ -503,7 +504,7 @@ def test_any_error_of_a_plug_in_of_pillow_is_a_value_error(error: Exception) -> 
 
 def test_an_image_that_is_too_large_is_refused() -> None:
     """Before memory is taken for its pixels."""
-    from brand.formats.media import decode_image
+    from brand.formats.pixels import decode_image
 
     head = io.BytesIO()
     Image.new("L", (1, 1)).save(head, "PNG")

@@ -34,6 +34,7 @@ from brand.chunker.sources.request import (
     hinted,
     local_source,
     make_request,
+    url_of,
     write_skipped,
 )
 from brand.chunker.sources.shards import Shards, exchange
@@ -115,7 +116,10 @@ def convert_from(
     _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if not _is_streamed(kind, src):
+    url = url_of(src)
+    if url is not None and _is_streamed(kind, url[0]):
+        src = f"{url[0]}://{url[1]}"
+    else:
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
@@ -146,10 +150,9 @@ def _convert_shards(
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
-def _is_streamed(kind: str, src: Target) -> bool:
+def _is_streamed(kind: str, scheme: str) -> bool:
     """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    scheme = os.fspath(src).partition("://")[0].lower()
-    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
+    return scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(

@@ -4,12 +4,15 @@ seam to a library. `python -m bench.damaged_files` takes many more of each kind.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from brand.formats.media import decode_audio, decode_image, duration, other_kind
+from brand.formats.audio import decode_audio, duration
+from brand.formats.media import misfit
+from brand.formats.pixels import decode_image
 from brand.formats.preparation import DecodeAudio, DecodeImage
 from tests.chunker.test_importers import SOURCES
 from tests.tools import spoiled
@@ -23,15 +26,15 @@ COUNT = 8
 def test_every_error_of_a_decoder_is_a_value_error(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever the library raises for it; and Python prints nothing about errors in callbacks."""
     field, whole = KINDS[name]
-    decoders = {
+    of_field: dict[str, tuple[Callable[[bytes], object], ...]] = {
         "image": (decode_image, DecodeImage(shorter=16), DecodeImage(size=(4, 4), mode="L")),
         "audio": (decode_audio, DecodeAudio(rate=16000), duration),
-    }[field]
+    }
     said = []
-    for decode in decoders:
+    for decode in of_field[field]:
         decode(whole)
         for data in spoiled.files_of(name, 25).values():
-            other_kind(field, data)
+            misfit(field, data)
             try:
                 decode(data)
             except ValueError as error:

@@ -46,7 +46,7 @@ def written(entries: list[tuple[str, bytes, float]], form: int) -> bytes:
 
 def found(data: bytes) -> Files:
     """What the reader finds."""
-    return list(members(io.BytesIO(data), "x.tar"))
+    return [(name, contents) for name, contents in members(io.BytesIO(data), "x.tar") if contents is not None]
 
 
 def expected(data: bytes) -> Files:

@@ -35,7 +35,7 @@ def xmp(orientation: int) -> bytes:
     return b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>' % orientation
 
 
-FRAMES = {"save_all": True, "append_images": OTHERS}
+FRAMES: dict[str, Any] = {"save_all": True, "append_images": OTHERS}
 CASES = {
     "plain jpeg": (saved(RGB, "JPEG"), set()),
     "plain png": (saved(RGB, "PNG"), set()),
@@ -124,10 +124,10 @@ def test_many_files_at_once_are_those_one_by_one(changes: list[tuple[str, int, i
     """All files with one number of `plain_kinds` have the same traits, also if a byte is another."""
     files = [data for data, _ in CASES.values()]
     for name, at, byte in changes:
-        data = bytearray(CASES[name][0])
-        if at < len(data):
-            data[at] = byte
-        files.append(bytes(data))
+        changed = bytearray(CASES[name][0])
+        if at < len(changed):
+            changed[at] = byte
+        files.append(bytes(changed))
     kinds = plain_kinds(Records.of(files))
     found: dict[int, set[str]] = {}
     for kind, data in zip(kinds.tolist(), files, strict=True):

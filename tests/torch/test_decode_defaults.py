@@ -63,7 +63,7 @@ def plain_parquet(path: Path) -> Path:
 
 def by_route(path: Path, route: str, **more: Any) -> dict[int, Any]:
     """Index -> image, by one of the ways to get it."""
-    fields = {"fields": ("index", "image")}
+    fields: dict[str, Any] = {"fields": ("index", "image")}
     if route == "direct":
         data = BrandDataset(path, **fields, **more)
         return dict(data[i] for i in range(len(data)))

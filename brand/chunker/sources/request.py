@@ -213,17 +213,28 @@ class FolderRequest:
     options: Options = field(default_factory=Options)
 
 
+def url_of(src: Target) -> tuple[str, str] | None:
+    """Return scheme and rest of a source that is a URL; None for a path.
+
+    A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
+    """
+    text = os.fspath(src)
+    found = _URL.match(text)
+    if found is None or (not isinstance(src, str) and Path(text).exists()):
+        return None
+    return found[1].lower(), text[found.end() :]
+
+
 def local_source(src: Target) -> str:
     """Return the path of a source, which is on this machine. A URL `file://` names a path, too.
 
     Raises `UsageError` for any other URL, with the command that copies it. A `Path` that was made from a URL has lost a
     slash; it is a URL, too, unless there is such a file.
     """
-    text = os.fspath(src)
-    found = _URL.match(text)
-    if found is None or (not isinstance(src, str) and Path(text).exists()):
-        return text
-    scheme, rest = found[1].lower(), text[found.end() :]
+    found = url_of(src)
+    if found is None:
+        return os.fspath(src)
+    scheme, rest = found
     if scheme == "file":
         return f"/{rest}"
     url = f"{scheme}://{rest}"
