@@ -178,12 +178,13 @@ def opened(data: bytes | mmap) -> Iterator[OpenAudio | DecodedAudio]:
         audio.close()
 
 
-def demuxer_of(data: bytes) -> str | None:
+def demuxer_of(data: Buffer) -> str | None:
     """Return the name of FFmpeg's demuxer for a file of a kind that libsndfile does not open; None for other files."""
-    return next((name for at, signature, name in _FFMPEG if data.startswith(signature, at)), None)
+    head = bytes(data[:_HEAD_BYTES])
+    return next((name for at, signature, name in _FFMPEG if head.startswith(signature, at)), None)
 
 
-def missing_decoder(data: bytes) -> str:
+def missing_decoder(data: Buffer) -> str:
     """Return in words which package is missing to decode a file; empty if none is missing."""
     name = demuxer_of(data)
     if name is None or ffmpeg() is not None:
