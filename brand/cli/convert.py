@@ -57,7 +57,7 @@ _always: Final = options(
     ),
     click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
     click.option(
-        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
+        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 to 256 MiB)."
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),

@@ -124,7 +124,7 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
-def other_kind(field: str, data: bytes) -> str:
+def other_kind(field: str, data: Buffer) -> str:
     """Return in words the kind of a file if it does not fit its `image` or `audio` field; empty if it fits."""
     kind = kind_of(data[:HEAD_BYTES])
     if kind is not None:
@@ -134,7 +134,7 @@ def other_kind(field: str, data: bytes) -> str:
     return "text" if _looks_like_text(data) else "something unknown"
 
 
-def _opens(field: str, data: bytes) -> bool:
+def _opens(field: str, data: Buffer) -> bool:
     """Return whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
     if len(data) < HEAD_BYTES or _looks_like_text(data):
         return False
@@ -145,5 +145,6 @@ def _opens(field: str, data: bytes) -> bool:
     return True
 
 
-def _looks_like_text(data: bytes) -> bool:
-    return b"\0" not in data[:512] and data[:512].isascii()
+def _looks_like_text(data: Buffer) -> bool:
+    start = bytes(data[:512])
+    return b"\0" not in start and start.isascii()

@@ -29,6 +29,7 @@ from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
+from brand.formats.media import HEAD_BYTES
 from brand.stores.url import is_url
 
 BUFFER_BYTES: Final = 1 << 20
@@ -209,11 +210,11 @@ def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> lis
 
     No row is read if there is no such column.
     """
-    first = list(islice(rows, LOOKED_AT)) if "?" in codecs.values() else []
-    return [
-        (name, codec_of_bytes(bytes(row[name]) for row in first) if codec == "?" else codec)
-        for name, codec in codecs.items()
-    ]
+    heads: dict[str, list[bytes | None]] = {name: [] for name, codec in codecs.items() if codec == "?"}
+    for row in islice(rows, LOOKED_AT) if heads else ():
+        for name, seen in heads.items():
+            seen.append(bytes(row[name][:HEAD_BYTES]))  # the values may be large
+    return [(name, codec_of_bytes(heads[name]) if name in heads else codec) for name, codec in codecs.items()]
 
 
 def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:

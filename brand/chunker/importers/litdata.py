@@ -41,6 +41,7 @@ from brand.chunker.importers.files import (
     source_path,
 )
 from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.blocks import BLOCK_BYTES
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -48,7 +49,6 @@ from brand.formats.record import Numbered
 _TORCH: Final = "f4,f4,f8,f8,c8,c8,c16,c16,f2,f2,bf16,u1,i1,i2,i2,i4,i4,i8,i8,?,u2"
 _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
-_BLOCK_BYTES: Final = 4 << 20
 
 _FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _MAGIC: Final = b"LDARW01\0"
@@ -89,7 +89,7 @@ class LitData(Shards):
         for row, size in self._sized(number):
             rows.append(row)
             held += size
-            if held >= _BLOCK_BYTES:
+            if held >= BLOCK_BYTES:
                 yield self._block(rows, first)
                 first, rows, held = first + len(rows), [], 0
         if rows:
@@ -212,8 +212,9 @@ class LitDataRows(ArrowShards):
         first = next(self._batches(0), None)
         if first is None:
             raise SourceError(self._chunks[0][1].name, "it holds no rows")
-        rows = arrow().Table.from_batches([first.slice(0, LOOKED_AT)])
-        super().__init__((shard for _, shard in self._chunks), ArrowFields(first.schema, rows.select, choice))
+        rows = first.slice(0, LOOKED_AT)
+        columns = ArrowFields(first.schema, lambda names: [rows.select(names)], choice)
+        super().__init__((shard for _, shard in self._chunks), columns)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the samples of one shard, as `Shards.read` does."""

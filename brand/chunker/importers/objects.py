@@ -143,7 +143,7 @@ class ObjectPath:
     def open(self, mode: str = "rb", buffering: int = _BUFFER) -> BinaryIO:
         """Open the object for reading. Raises OSError."""
         assert mode == "rb"
-        blocks = _Blocks(store_of(self.root), str(self.path), self.stat().st_size)
+        blocks = _ObjectFile(store_of(self.root), str(self.path), self.stat().st_size)
         return cast(BinaryIO, io.BufferedReader(blocks, max(buffering, io.DEFAULT_BUFFER_SIZE)))
 
 
@@ -151,7 +151,7 @@ SourcePath = Path | ObjectPath
 """The path of a file of a source, on this machine or in a store."""
 
 
-class _Blocks(io.RawIOBase):
+class _ObjectFile(io.RawIOBase):
     """One object, read in blocks, of which some are requested ahead."""
 
     def __init__(self, store: Store, name: str, size: int) -> None:

@@ -12,7 +12,9 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,16 +70,24 @@ class Parquet(ArrowShards):
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
-def _opened(file: ImportFile) -> Any:
-    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
+@contextmanager
+def _opened(file: ImportFile) -> Iterator[Any]:
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read.
+
+    Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
+    """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
-        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
+        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+    try:
+        with opened as parquet:
+            yield parquet
+    finally:
+        arrow().default_memory_pool().release_unused()
 
 
-def _first(parquet: Any, names: list[str]) -> Any:
-    batches = parquet.iter_batches(LOOKED_AT, columns=names, use_threads=False)
-    return next(batches, None) or parquet.schema_arrow.empty_table()
+def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
+    return islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -101,7 +111,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -113,9 +123,9 @@ class Saved(ArrowShards):
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+        batches = [] if first is None else [first.slice(0, LOOKED_AT)]
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+        super().__init__(shards, ArrowFields(schema, lambda names: (batch.select(names) for batch in batches), choice))
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""

@@ -24,6 +24,7 @@ LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
+_SAMPLES_BYTES: Final = 1 << 30
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -228,6 +229,13 @@ class Options:
     def processes(self) -> int:
         """Number of worker processes."""
         return self.jobs or default_jobs()
+
+    def processes_for(self, held_bytes: int) -> int:
+        """Return the number of worker processes, each of which holds this many bytes of samples.
+
+        If the user gives no number, the processes together hold at most 1 GiB, unless one alone holds more.
+        """
+        return self.jobs or max(1, min(default_jobs(), _SAMPLES_BYTES // max(1, held_bytes)))
 
     @property
     def decode_all(self) -> bool:

@@ -23,6 +23,7 @@ import xxhash
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.blocks import bytes_of
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -42,6 +43,11 @@ from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
 
+_SAMPLES_HELD: Final = 8
+"""Samples in the memory of a process if they are large: as they are read, as values, as records, and being written.
+
+Texts take the most: bytes, a line, its value, and three steps on the way to a record.
+"""
 LEAST_BYTES: Final = 32 << 20
 """The fewest stored bytes of a stretch; smaller shards are joined."""
 _VERSION: Final = 4
@@ -201,7 +207,8 @@ def exchange(
     totals = [shard.samples for shard in source.shards]
     total = None if None in totals else sum(number or 0 for number in totals)
     total_bytes = sum(map(plan.bytes, range(len(stretches))))
-    for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=options.processes):
+    jobs = options.processes_for(_SAMPLES_HELD * (total_bytes // total if total else _sample_bytes(source)))
+    for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=jobs):
         parts[number] = part
         found += was_there
         samples += part.samples
@@ -213,6 +220,15 @@ def exchange(
     ordered = [parts[number] for number in range(len(stretches))]
     spooled = source_of(folder, source.schema, ordered, source.noticed)
     return spooled, [p for part in ordered for p in part.problems], found
+
+
+def _sample_bytes(source: Shards) -> int:
+    """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
+    with suppress(SourceError):
+        for block in source.read(0):
+            if isinstance(block, Block) and len(block):
+                return sum(sum(map(bytes_of, values)) for values in block.columns.values()) // len(block)
+    return 0
 
 
 def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
@@ -235,6 +251,7 @@ def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
                     noticed.append(block)
                 else:
                     problems += _take(plan, shard, writer, block)
+                del block  # large values are freed before the next ones are read
             _compare(shard, writer.samples + len(problems) - before)
         part = writer.finish(problems, noticed)
     publish_part(plan.folder, number, identity, part)
