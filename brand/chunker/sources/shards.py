@@ -225,7 +225,7 @@ def exchange(
 def _sample_bytes(source: Shards) -> int:
     """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
     with suppress(SourceError):
-        for block in source.read(0):
+        for block in source.read(0) if source.shards else ():
             if isinstance(block, Block) and len(block):
                 return sum(sum(map(bytes_of, values)) for values in block.columns.values()) // len(block)
     return 0
