@@ -50,6 +50,8 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
     console.print(_bars("sample sizes", sizes))
     if summary.class_counts is not None:
         classes = list(summary.class_counts.items())
+        if summary.unlabelled:
+            echo(f"{counted(summary.unlabelled, 'sample has', 'samples have')} no label (-1)")
         console.print(_bars(counted(len(classes), "class", "classes"), classes[:_CLASSES_SHOWN]))
         if len(classes) > _CLASSES_SHOWN:
             console.print(

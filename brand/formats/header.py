@@ -33,6 +33,9 @@ FIXED: Final = {"int": "q", "float": "d"}
 VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio")
 CODECS: Final = (*FIXED, *VARIABLE)
 
+NO_LABEL: Final = -1
+"""The label of a sample that has none, as on the Hub."""
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 

@@ -17,6 +17,7 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
 from brand.formats.header import Header, Schema, canonical_json, pack_header
+from brand.printable import printable
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
@@ -160,6 +161,19 @@ def difference(known: Schema, new: Schema) -> str | None:
     return f"their fields are in the order {', '.join(there)}, and {', '.join(here)} in the collection"
 
 
+def check_classes(classes: Sequence[str]) -> None:
+    """Raise `UsageError` unless there are classes, each with a name of its own."""
+    twice = (
+        next((name for number, name in enumerate(classes) if name in classes[:number]), None)
+        if (len(set(classes)) < len(classes))
+        else None
+    )
+    if isinstance(classes, str) or not classes:
+        raise UsageError(f"classes={classes!r}: give the names of the classes, in the order of their labels")
+    if twice is not None:
+        raise UsageError(f"the class {printable(twice)!r} is named twice: each label has one name")
+
+
 def default_jobs() -> int:
     """Return the number of processes without an option: one for each core that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -182,7 +196,13 @@ class Options:
     compression: Mode = "auto"
     """`auto` (zstandard if it saves 10 %), `zstd` or `none`."""
     labels: bool = True
-    """Whether the top-level folders are classes."""
+    """Whether folders are classes."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes, in the order of their labels; other classes are an error. None: those of the source."""
+    natural_order: bool = False
+    """Sort the folders' names as people do: `c2` before `c10`."""
+    leaf_classes: bool = False
+    """The folder that holds a file is its class, not the top-level folder."""
     like: Like | None = None
     """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 
@@ -204,6 +224,10 @@ class Options:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
             raise UsageError(f"compression {self.compression!r}: give one of {', '.join(MODES)}")
+        if self.classes is not None:
+            check_classes(self.classes)
+        if not self.labels and (self.classes is not None or self.natural_order or self.leaf_classes):
+            raise UsageError("without labels there are no classes to order: leave out --no-labels")
         _ = self.layout
 
     @property
@@ -212,13 +236,13 @@ class Options:
         return Layout(self.chunk_size, self.chunk_bytes)
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def known_classes(self) -> tuple[str, ...]:
         """Classes that have numbers already."""
-        return () if self.like is None else self.like.classes or ()
+        return self.classes or (() if self.like is None else self.like.classes or ())
 
     @property
     def with_labels(self) -> bool:
-        """Whether top-level folders are classes."""
+        """Whether folders are classes."""
         return self.labels and (self.like is None or self.like.classes is not None)
 
     @property

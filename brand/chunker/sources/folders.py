@@ -1,7 +1,8 @@
 """Which files are in an image or audio folder, and which index and label does each file get?
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
-the folders by path, within a folder the files by name. Files directly in the folder make an unlabelled (flat)
+the folders by path, within a folder the files by name. By option, classes have given numbers, or those of timm: the
+folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat)
 set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
 leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
 time.
@@ -10,9 +11,10 @@ time.
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 _FILES_A_STEP: Final = 4096
+_SHOWN: Final = 5
+"""Classes that a message names."""
 _NOT_UTF8: Final = "the name is not valid UTF-8; rename it (convmv does a whole folder)"
 
 
@@ -36,6 +40,8 @@ class _Findings:
     lost_sidecars: list[str] = field(default_factory=list)
     """Transcripts next to audio files that cannot be used."""
     ignored: int = 0
+    missing_classes: list[str] = field(default_factory=list)
+    """Given classes of which there is no folder."""
 
 
 @dataclass
@@ -81,13 +87,19 @@ def scan_folder(
     """
     scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None)
     tops = scan.class_folders() if options.with_labels else [""]
-    known = options.classes  # they have the first numbers, whether the folder has them or not
-    classes = None if tops == [""] else (*known, *(top for top in tops if top not in known))
+    found_classes = [] if tops == [""] else tops
+    if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
+        found_classes = replace(scan, problems=[], empty_folders=[]).leaf_folders(tops)
+    classes = None if tops == [""] else number_classes(found_classes, options)
+    if classes is None and options.classes is not None:
+        raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
+    if classes is not None:
+        scan.missing_classes = [name for name in options.classes or () if name not in set(found_classes)]
     writer, total = ListingWriter(work), 0
     for top in tops:
         batch: list[SourceFile] = []
-        for file in scan.files_below(top, label_of[top]):
+        for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
@@ -101,6 +113,30 @@ def scan_folder(
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
     return ScannedFolder(root, listing, classes, **found)
+
+
+def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
+    """Return the names of all classes, by label: those that have numbers already, then those that were found, sorted.
+
+    Raises `UsageError` if classes were given and others are found.
+    """
+    known = options.known_classes
+    new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
+    if new and options.classes is not None:
+        some = ", ".join(map(printable, new[:_SHOWN])) + (
+            f" and {len(new) - _SHOWN:,} more" if len(new) > _SHOWN else ""
+        )
+        given = counted(len(known), "given class", "given classes")
+        raise UsageError(
+            f"{counted(len(new), 'class is', 'classes are')} not among the {given}: {some}. Add the names behind the others, or leave these folders out of the source"
+        )
+    return (*known, *new)
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts names as timm does: numbers by value, letters without case; then by the name itself."""
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if part.isdigit() else part for part in parts], name
 
 
 @dataclass
@@ -135,9 +171,27 @@ class _Scan(_Findings):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
 
-    def files_below(self, top: str, label: int) -> Iterator[SourceFile]:
-        """Yield the files of a class in order: folders sorted by path, files by name."""
-        folders: dict[str, list[str]] = {}
+    def leaf_folders(self, tops: Sequence[str]) -> list[str]:
+        """Return the names of all folders that hold files, each once."""
+        names = set[str]()
+        for top in tops:
+            for folder, files in self._walk(top):
+                if files and _is_utf8(folder):
+                    names.add(folder.rpartition("/")[2])
+        return sorted(names)
+
+    def files_below(self, top: str, label_of: Mapping[str, int], *, leaf: bool) -> Iterator[SourceFile]:
+        """Yield the files below a top-level folder in order: folders sorted by path, files by name.
+
+        The label is that of the top-level folder; with `leaf`, that of the folder that holds the file.
+        """
+        folders = dict(self._walk(top))
+        for folder in sorted(folders):
+            label = label_of.get(folder.rpartition("/")[2], -1) if leaf else label_of[top]
+            yield from self._usable(folder, folders.pop(folder), label)
+
+    def _walk(self, top: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield each folder with the sorted names of its files."""
         pending = [(top, frozenset[tuple[int, int]]())]
         while pending:
             folder, above = pending.pop()
@@ -152,13 +206,11 @@ class _Scan(_Findings):
                     pending.append((_join(folder, entry.name), above | {identity}))
                 else:
                     names.append(entry.name)
-            folders[folder] = sorted(names)
+            yield folder, sorted(names)
             if empty and folder and _is_utf8(folder):
                 self.empty_folders.append(folder)
             elif empty and folder:
                 self.problems.append(Problem.of(folder, _NOT_UTF8))
-        for folder in sorted(folders):
-            yield from self._usable(folder, folders.pop(folder), label)
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
         root, sidecar_of = str(self.root), dict[str, int]()

@@ -34,7 +34,7 @@ from brand.formats.chunk import front_size, pack_front, parse_preamble, read_fro
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import read_facts
-from brand.formats.header import Header
+from brand.formats.header import NO_LABEL, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
@@ -243,11 +243,12 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     if header.classes is None:
         return
     labels = columns["label"]
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
+    wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
         raise SchemaError(
-            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}"
+            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}, whose "
+            f"labels are 0 to {len(header.classes) - 1}; {NO_LABEL} is no label"
         )
 
 
