@@ -22,6 +22,7 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
+from brand.chunker.sources.labels import Numbers
 from brand.chunker.sources.request import (
     FolderRequest,
     Target,
@@ -106,8 +107,10 @@ def convert_from(
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
     source: Shards = open_shards(kind, src, choice or FieldMapping())
+    if options.classes is not None:
+        source.give_classes(options.classes)
     if options.like is not None:  # before all of it is read
-        options.like.check(source.schema, source.classes)
+        options.like.check(source.schema, source.classes, source.field_classes)
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
@@ -163,7 +166,8 @@ def pack(
             or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
             A table needs none: then each column is a field, and its type determines the codec.
-        classes: Names of the values of the `int` field `label`.
+        classes: Names of the values of the `int` field `label`, in their order. If a table has names of its own
+            (`ClassLabel`), its labels get the numbers of these names.
         seed: Seed of the shuffle.
         chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
             MiB).
@@ -197,13 +201,18 @@ def pack_samples(
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
+    numbers = Numbers.of(table.classes, names) if table is not None and table.classes and names is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks)
+            blocks = ((block.columns, block.called) for block in table.blocks)
+            if numbers is not None:
+                blocks = ((numbers.relabelled(*block), block[1]) for block in blocks)
+            rows = (encode_columns(parsed, *block) for block in blocks)
             source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
+            source.field_classes = table.field_classes
         else:
             source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()

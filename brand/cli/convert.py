@@ -197,6 +197,8 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         callback=_pairs,
         help="Value in place of a missing one (default: it is an error).",
     )
+    @_CLASSES
+    @click.option("--label", metavar="COLUMN", help="The column of class numbers, which becomes the field label.")
     @_on_error("sample")
     @one_machine
     @_JSON
@@ -207,10 +209,11 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         columns: str | None,
         codecs: dict[str, str],
         nulls: dict[str, str],
+        label: str | None,
         as_json: bool,
         **given: Any,
     ) -> None:
-        choice = FieldMapping(names_of(columns), codecs, nulls)
+        choice = FieldMapping(names_of(columns), codecs, nulls, label or "")
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,

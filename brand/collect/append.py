@@ -249,13 +249,13 @@ def _options(folder: Path, options: Options | None) -> Options:
 def _like(data: StoredDataSet) -> Like:
     header = data.header
     compression = Compression("zstd" if header.compression == "zstd" else "none", data.dictionary)
-    return Like(header.schema, header.classes, header.chunk_size, compression)
+    return Like(header.schema, header.classes, header.chunk_size, compression, header.field_classes)
 
 
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     """Raise `SchemaError` if a data set cannot be a segment next to the existing ones."""
     like = _like(known)
-    like.check(data.header.schema, data.header.classes)
+    like.check(data.header.schema, data.header.classes, data.header.field_classes)
     again = "Convert its source with `brand append`, which takes them from the collection"
     if data.header.chunk_size != like.chunk_size:
         raise SchemaError(

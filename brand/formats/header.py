@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -108,6 +108,8 @@ class Header:
     seed: int
     source: Mapping[str, str]
     """`kind` of source, and the `file_field` that holds the source file's bytes, if there is one."""
+    field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the values of other fields than `label`, by field."""
 
     @property
     def chunks(self) -> int:
@@ -118,7 +120,11 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that is written."""
-        return {**asdict(self), "schema": self.schema.fields}
+        value = {each.name: getattr(self, each.name) for each in fields(self)} | {"schema": self.schema.fields}
+        value |= {"source": dict(self.source), "field_classes": dict(self.field_classes)}
+        if not self.field_classes:  # without them, the bytes are those of version 1.0
+            del value["field_classes"]
+        return value
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
@@ -133,11 +139,16 @@ class Header:
                 compression=str(value["compression"]),
                 seed=int(value["seed"]),
                 source={str(k): str(v) for k, v in value["source"].items()},
+                field_classes={
+                    str(name): tuple(map(str, names)) for name, names in value.get("field_classes", {}).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SchemaError) as error:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
         if header.compression not in ("none", "zstd"):
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
+        if not set(header.field_classes) <= set(header.schema.names) - {"label"}:
+            raise LayoutError("the header names classes of a field that is not in the schema", path=path)
         file_field = header.source.get("file_field")
         if file_field is not None and (file_field, file_field) not in header.schema.fields:
             raise LayoutError(f"the header's file field {file_field!r} is not an image or audio field", path=path)

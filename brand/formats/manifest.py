@@ -145,7 +145,8 @@ def pack_manifest(manifest: Manifest) -> bytes:
     }
     if manifest.noticed:  # without facts, the bytes are those of version 1.0
         facts["noticed"] = noticed_to_json(manifest.noticed)
-    return pack_signed(_MARKER, facts, VERSION_OF_FACTS if manifest.noticed else VERSION_MINOR)
+    newer = manifest.noticed or manifest.header.field_classes
+    return pack_signed(_MARKER, facts, VERSION_OF_FACTS if newer else VERSION_MINOR)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -12,7 +12,8 @@ from PIL import Image
 import brand
 from brand.chunker import Options, convert_images
 from brand.collect import append_images
-from brand.errors import SchemaError, UsageError
+from brand.errors import NoLabelsError, SchemaError, UsageError
+from brand.torch import BrandDataset
 from tests.support import brand as command
 
 
@@ -158,3 +159,148 @@ def test_unlabelled(tmp_path: Path) -> None:
             SchemaError, match=f"label {wrong} is not one of 2 classes, whose labels are 0 to 1; -1 is no"
         ):
             brand.pack([{"label": wrong}], tmp_path / f"{wrong}.brand", {"label": "int"}, classes=["x", "y"])
+
+
+# -- the names that a source has ------------------------------------------------------------------------------------
+
+CIFAR = {"coarse_label": ["fish", "people"], "fine_label": ["baby", "ray", "shark"]}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, Path]:
+    """Data sets of Hugging Face, as the Hub stores them: several ClassLabels, lists of them, and other names."""
+    datasets = pytest.importorskip("datasets")
+    named = {name: datasets.ClassLabel(names=names) for name, names in CIFAR.items()}
+    tags = datasets.ClassLabel(names=["x", "y", "z"])
+    made = {
+        "cifar": ({"coarse_label": [0, 1, 0], "fine_label": [2, 0, 1]}, named),
+        "tags": (
+            {"labels": [1, 0, 1], "tags": [[0, 2], [1], []]},
+            {"labels": datasets.ClassLabel(names=["neg", "pos"]), "tags": datasets.Sequence(tags)},
+        ),
+        "val": ({"label": [0, 1, -1]}, {"label": datasets.ClassLabel(names=["c", "a"])}),
+    }
+    for name, (columns, features) in made.items():
+        data = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        data.to_parquet(tmp_path / f"{name}.parquet")
+        data.save_to_disk(tmp_path / f"{name}.hf")
+    return {name: tmp_path / f"{name}.parquet" for name in made}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "hf"])
+def test_names_of_every_field(kind: str, tables: dict[str, Path], tmp_path: Path) -> None:
+    """No names are lost, whatever the column is called, and lists of classes have them, too."""
+    for name, table in tables.items():
+        source = table if kind == "parquet" else table.with_suffix(".hf")
+        assert command("convert", kind, source, tmp_path / f"{name}.brand").code == 0
+    cifar, tags = brand.open(tmp_path / "cifar.brand"), brand.open(tmp_path / "tags.brand")
+    assert {name: cifar.classes_of(name) for name in CIFAR} == CIFAR
+    assert [cifar.classes_of("fine_label")[i] for i in cifar.column("fine_label")] == ["shark", "baby", "ray"]
+    assert (tags.classes_of("labels"), tags.classes_of("tags")) == (["neg", "pos"], ["x", "y", "z"])
+    assert tags.sample(0)["tags"].tolist() == [0, 2]
+    assert BrandDataset(tmp_path / "tags.brand").classes_of("tags") == ["x", "y", "z"]
+    with pytest.raises(
+        NoLabelsError, match="the values of field 'label' have no names; fields with names: coarse_label"
+    ):
+        cifar.classes_of("label")
+    assert "fine_label: 3 classes (baby, ray, shark)" in command("info", tmp_path / "cifar.brand").out
+    assert json.loads(command("info", tmp_path / "cifar.brand", "--json").out)["field_classes"] == CIFAR
+    val = brand.open(tmp_path / "val.brand")
+    assert (val.classes, val.column("label").tolist()) == (["c", "a"], [0, 1, -1])
+
+
+def test_label_names_the_column(tables: dict[str, Path], tmp_path: Path) -> None:
+    """It becomes the field `label`, with its names; the others keep theirs."""
+    said = command("convert", "parquet", tables["cifar"], tmp_path / "d.brand", "--label", "fine_label")
+    assert said.code == 0, said.err
+    data = BrandDataset(tmp_path / "d.brand")
+    assert (data.classes, data.targets.tolist()) == (CIFAR["fine_label"], [2, 0, 1])
+    assert data.classes_of("coarse_label") == CIFAR["coarse_label"]
+    for column, expected in (
+        ("tags", "that column is ndarray, and labels are whole numbers"),
+        ("none", "no column 'none'"),
+    ):
+        said = command("convert", "parquet", tables["tags"], tmp_path / "e.brand", "--label", column)
+        assert (said.code != 0, expected in said.err) == (True, True), said.err
+
+
+def test_classes_of_another_set(tables: dict[str, Path], tmp_path: Path, train: Path) -> None:
+    """A ClassLabel of another order gets the numbers of the training set, by names; -1 stays."""
+    for source in (tables["val"], tables["val"].with_suffix(".hf")):
+        target = tmp_path / f"{source.suffix[1:]}.brand"
+        said = command("convert", "hf", source, target, "--classes-of", train)
+        assert said.code == 0, said.err
+        data = brand.open(target)
+        assert (data.classes, data.column("label").tolist()) == (["a", "b", "c"], [2, 0, -1])
+        assert "1 given class has no samples here" in said.out
+    said = command("convert", "parquet", tables["cifar"], tmp_path / "e.brand", "--classes-of", train)
+    assert "--label COLUMN says which column it is" in said.err
+    said = command("convert", "parquet", tables["cifar"], tmp_path / "e.brand", "--classes-of", train, "--label",
+                   "fine_label")  # fmt: skip
+    assert "3 classes are not among the 3 given classes: baby, ray, shark" in said.err
+
+
+def test_numbers_without_names(tmp_path: Path, train: Path) -> None:
+    """Given names are those of the numbers; a number without a name is refused."""
+    (tmp_path / "rows.jsonl").write_text('{"cls": 2}\n{"cls": 0}\n{"cls": -1}\n')
+    said = command(
+        "convert", "jsonl", tmp_path / "rows.jsonl", tmp_path / "d.brand", "--label", "cls", "--classes-of", train
+    )
+    assert said.code == 0, said.err
+    data = brand.open(tmp_path / "d.brand")
+    assert (data.classes, data.column("label").tolist()) == (["a", "b", "c"], [2, 0, -1])
+    (tmp_path / "rows.jsonl").write_text('{"label": 3}\n')
+    said = command("convert", "jsonl", tmp_path / "rows.jsonl", tmp_path / "e.brand", "--classes-of", train)
+    assert "label 3 is not one of 3 classes" in said.err
+
+
+def test_pack_gives_classes_their_numbers(tables: dict[str, Path], tmp_path: Path) -> None:
+    """The names that a table has decide; they are no other words for the numbers."""
+    datasets = pytest.importorskip("datasets")
+    val = datasets.load_from_disk(tables["val"].with_suffix(".hf"))
+    brand.pack(val, tmp_path / "d.brand", classes=["a", "b", "c"])
+    assert brand.open(tmp_path / "d.brand").column("label").tolist() == [2, 0, -1]
+    with pytest.raises(UsageError, match="1 class is not among the 2 given classes: c"):
+        brand.pack(val, tmp_path / "e.brand", classes=["a", "b"])
+    brand.pack(datasets.load_from_disk(tables["cifar"].with_suffix(".hf")), tmp_path / "f.brand")
+    assert brand.open(tmp_path / "f.brand").classes_of("fine_label") == CIFAR["fine_label"]
+
+
+def test_files_with_other_names(tmp_path: Path) -> None:
+    """Two files of one data set whose ClassLabels differ would mix their numbers: refused, with the file and column."""
+    datasets = pytest.importorskip("datasets")
+    for number, names_of_file in enumerate((["a", "b"], ["b", "a"])):
+        features = datasets.Features({"label": datasets.ClassLabel(names=names_of_file)})
+        datasets.Dataset.from_dict({"label": [0, 1]}, features=features).to_parquet(
+            tmp_path / "src" / f"{number}.parquet"
+        )
+    said = command("convert", "parquet", tmp_path / "src", tmp_path / "d.brand")
+    assert "1.parquet" in said.err
+    assert "the classes of its column 'label' have other names or another order" in said.err
+
+
+def test_appended_names(tables: dict[str, Path], tmp_path: Path) -> None:
+    """A collection keeps the names of its fields, and refuses others for the same numbers."""
+    assert command("append", "parquet", tables["cifar"], tmp_path / "c.brand").code == 0
+    datasets = pytest.importorskip("datasets")
+    other = {name: datasets.ClassLabel(names=names_of_field[::-1]) for name, names_of_field in CIFAR.items()}
+    same = {name: datasets.ClassLabel(names=names_of_field) for name, names_of_field in CIFAR.items()}
+    for features, name in ((other, "other"), (same, "same")):
+        rows = {"coarse_label": [1], "fine_label": [1]}
+        data = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+        data.to_parquet(tmp_path / f"{name}.parquet")
+    said = command("append", "parquet", tmp_path / "other.parquet", tmp_path / "c.brand")
+    assert "the values of field 'coarse_label' have other names than in the collection" in said.err
+    assert command("append", "parquet", tmp_path / "same.parquet", tmp_path / "c.brand").code == 0
+    joined = brand.open(tmp_path / "c.brand")
+    assert (len(joined), joined.classes_of("fine_label")) == (4, CIFAR["fine_label"])
+
+
+def test_names_in_chunks(tables: dict[str, Path], tmp_path: Path) -> None:
+    """`brand reindex` makes the manifest again from the chunks, byte for byte; its version is 1.2."""
+    assert command("convert", "parquet", tables["cifar"], tmp_path / "d.brand").code == 0
+    manifest = (tmp_path / "d.brand" / "brand.json").read_bytes()
+    assert json.loads(manifest)["version"] == [1, 2]
+    (tmp_path / "d.brand" / "brand.json").unlink()
+    assert command("reindex", tmp_path / "d.brand").code == 0
+    assert (tmp_path / "d.brand" / "brand.json").read_bytes() == manifest

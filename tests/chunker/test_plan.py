@@ -29,7 +29,7 @@ def plan(probe: list[bytes], **more: Any) -> ChunkPlan:
         "compression": "auto",
         "layout": Layout(),
         "schema": SCHEMA,
-        "classes": None,
+        "names": {},
         "seed": 0,
         "source": {"kind": "python"},
         "fingerprint": "f",

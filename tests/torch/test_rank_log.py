@@ -13,7 +13,7 @@ import pytest
 
 import brand
 from brand.torch.job.ranks import find_rank, job_facts, job_name, node_by_launcher, rank_source
-from tests.support import LIMIT_S
+from tests.support import LIMIT_S, free_port
 from tests.torch.training import two_ranks
 
 CURE = "for a run of its own pass num_replicas=1, rank=0"
@@ -58,7 +58,7 @@ def numbers(tmp_path: Path) -> Path:
 def run(variables: dict[str, str], path: Path, how: str = "DataLoader", **given: int) -> tuple[list[int], str]:
     """What a process with these variables sees in its second epoch, and what it says."""
     plain = {name: value for name, value in os.environ.items() if name not in KNOWN}
-    command = [sys.executable, "-W", "error", "-c", SEEN, path, how, json.dumps(given)]
+    command = [sys.executable, "-W", "error", "-c", SEEN, str(path), how, json.dumps(given)]
     done = subprocess.run(command, env=plain | variables, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return json.loads(done.stdout), done.stderr
 
@@ -104,7 +104,7 @@ sys.exit(max(process.wait() for process in started))
 def test_two_jobs_of_mpich(numbers: Path) -> None:
     """Its ranks share the samples, and two jobs at a time, which no variable tells apart, do not mix."""
     plain = {name: value for name, value in os.environ.items() if name not in KNOWN}
-    command = [sys.executable, "-c", STARTER, SEEN, numbers, "2"]
+    command = [sys.executable, "-c", STARTER, SEEN, str(numbers), "2"]
     jobs = [subprocess.Popen(command, env=plain, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for job in jobs:
         out, _ = job.communicate(timeout=LIMIT_S)
@@ -184,8 +184,6 @@ jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(rank))
 from brand.torch.job.ranks import find_rank, has_group, rank_source
 print(find_rank(None, None) == (int(rank), 2), has_group(2), rank_source(None, None))
 """
-    from tests.torch.training import free_port
-
     port = free_port()
     started: list[Any] = [
         subprocess.Popen([sys.executable, "-c", code, str(port), str(rank), numbers], stdout=subprocess.PIPE, text=True,

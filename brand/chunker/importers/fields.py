@@ -52,6 +52,8 @@ class FieldMapping:
     """Codecs in place of the natural codecs of columns."""
     nulls: Mapping[str, str] = field(default_factory=dict)
     """Replacements of missing values, as texts."""
+    label: str = ""
+    """The column of whole numbers that becomes the field `label`; empty for one of that name."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
@@ -101,8 +103,9 @@ class Fields:
 def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
     """Return the fields for columns of these natural codecs. Raises `UsageError` if the options do not fit them."""
     offered = [(column, field_name(column, codec), codec) for column, codec in columns]
+    offered = [(column, "label" if column == choice.label else name, codec) for column, name, codec in offered]
     known = {name for column, name, _ in offered for name in (column, name)}
-    for asked in (*choice.columns, *choice.codecs, *choice.nulls):
+    for asked in (*choice.columns, *choice.codecs, *choice.nulls, *((choice.label,) if choice.label else ())):
         if asked not in known:
             there = printable(", ".join(column for column, _, _ in offered))
             raise UsageError(f"the source has no column {asked!r}; there are {there}")
@@ -122,6 +125,12 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
                 f"column {column!r} has no values in the rows that were read, so its codec is unknown: give --field"
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
+    labels = next((codec for column, _, codec in chosen if column == choice.label), "int")
+    if choice.label and labels != "int":
+        raise UsageError(
+            f"--label {choice.label}: that column is {labels}, and labels are whole numbers: number its values with "
+            "brand.pack(..., classes=)"
+        )
     schema = Schema.parse([(name, codec) for _, name, codec in chosen])
     told = {name: choice.nulls.get(name, choice.nulls.get(column)) for column, name, _ in chosen}
     nulls = {name: _parsed(name, schema.codec(name), text) for name, text in told.items() if text is not None}
@@ -130,7 +139,7 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
 
 def is_taken(column: str, choice: FieldMapping) -> bool:
     """Return whether a user chose this column, by its own name or that of its field."""
-    names = {column, field_name(column), field_name(column, "int")}
+    names = {column, field_name(column), field_name(column, "int")} | ({"label"} if column == choice.label else set())
     return not choice.columns or bool(names & set(choice.columns))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ class Table:
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
+    field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -86,7 +87,7 @@ def _arrow(
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
+    return Table(columns.fields, rows, columns.blocks(batches), columns.classes, columns.field_classes)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:

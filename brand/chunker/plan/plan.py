@@ -72,7 +72,7 @@ def make_plan(
     compression: Mode | Compression,
     layout: Layout,
     schema: Schema,
-    classes: tuple[str, ...] | None,
+    names: Mapping[str, tuple[str, ...]],
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
@@ -80,7 +80,8 @@ def make_plan(
     """Decide everything.
 
     `probe` holds records of randomly placed samples. `raw_bytes` is None if the source does not know it; the probe
-    then gives an estimate. A mode of compression is judged by the probe.
+    then gives an estimate. A mode of compression is judged by the probe. `names` has the classes of `label`, and those
+    of other fields.
     """
     probe_bytes = sum(map(len, probe))
     raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
@@ -88,7 +89,8 @@ def make_plan(
     compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
-    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))
+    others = {name: classes for name, classes in names.items() if name != "label"}
+    header = Header(samples, size, schema, names.get("label"), compression.codec, seed, dict(source), others)
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)
@@ -127,14 +129,24 @@ class Like:
     classes: tuple[str, ...] | None
     chunk_size: int
     compression: Compression
+    field_classes: Mapping[str, tuple[str, ...]]
+    """Names of the values of other fields than `label`."""
 
-    def check(self, schema: Schema, classes: tuple[str, ...] | None) -> None:
+    def check(
+        self, schema: Schema, classes: tuple[str, ...] | None, field_classes: Mapping[str, tuple[str, ...]]
+    ) -> None:
         """Raise `SchemaError` if samples with this schema and these classes do not fit."""
         if (told := difference(self.schema, schema)) is not None:
             raise SchemaError(
                 f"the new samples do not fit the collection: {told}. All samples of a collection have the same fields "
                 "in the same order: convert these to a data set of their own"
             )
+        for name in sorted(self.field_classes.keys() | field_classes.keys()):
+            if self.field_classes.get(name) != field_classes.get(name):
+                raise SchemaError(
+                    f"the values of field {name!r} have other names than in the collection, so they would change their "
+                    "meaning: convert these samples to a data set of their own"
+                )
         known = self.classes
         if known is None and classes is None:
             return

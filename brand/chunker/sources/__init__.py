@@ -2,6 +2,7 @@
 
 request     from the folder that a user names to a source, with skipped.tsv and extras.zip
 folders     the files of an image or audio folder, in ImageFolder's order
+labels      new numbers for the classes of a source
 listing     the found files, and the texts of audio files, as arrays on disk
 source      the sources that are read in any order
 shards      a source that is read from its front -> sorted parts

@@ -20,16 +20,16 @@ from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.labels import check_known, missing_classes
 from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.noticed import Noticed
 from brand.formats.version import collection_of
 from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 _FILES_A_STEP: Final = 4096
-_SHOWN: Final = 5
-"""Classes that a message names."""
 _NOT_UTF8: Final = "the name is not valid UTF-8; rename it (convmv does a whole folder)"
 
 
@@ -40,8 +40,7 @@ class _Findings:
     lost_sidecars: list[str] = field(default_factory=list)
     """Transcripts next to audio files that cannot be used."""
     ignored: int = 0
-    missing_classes: list[str] = field(default_factory=list)
-    """Given classes of which there is no folder."""
+    noticed: tuple[Noticed, ...] = ()
 
 
 @dataclass
@@ -94,8 +93,7 @@ def scan_folder(
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
-    if classes is not None:
-        scan.missing_classes = [name for name in options.classes or () if name not in set(found_classes)]
+    scan.noticed += missing_classes(found_classes, options.classes or ())
     writer, total = ListingWriter(work), 0
     for top in tops:
         batch: list[SourceFile] = []
@@ -121,15 +119,9 @@ def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
     Raises `UsageError` if classes were given and others are found.
     """
     known = options.known_classes
+    if options.classes is not None:
+        check_known(found, options.classes)
     new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
-    if new and options.classes is not None:
-        some = ", ".join(map(printable, new[:_SHOWN])) + (
-            f" and {len(new) - _SHOWN:,} more" if len(new) > _SHOWN else ""
-        )
-        given = counted(len(known), "given class", "given classes")
-        raise UsageError(
-            f"{counted(len(new), 'class is', 'classes are')} not among the {given}: {some}. Add the names behind the others, or leave these folders out of the source"
-        )
     return (*known, *new)
 
 

@@ -32,7 +32,6 @@ from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
-from brand.formats.noticed import Noticed
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -317,15 +316,9 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
             "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
         )
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
-    if folder.missing_classes:
-        source.noticed = (missing_classes(folder.missing_classes),)
+    source.noticed = folder.noticed
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
-
-
-def missing_classes(names: Sequence[str]) -> Noticed:
-    """Return the fact that given classes have no samples; they keep their labels."""
-    return Noticed("classes_missing", len(names), names[0], "{count} given class[es] [has|have] no samples here")
 
 
 @contextmanager

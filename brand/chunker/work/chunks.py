@@ -63,7 +63,7 @@ def decide(
     compression: Mode | Compression = options.compression
     layout, like = options.layout, options.like
     if like is not None:
-        like.check(source.schema, classes)
+        like.check(source.schema, classes, source.field_classes)
         compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
         write_order(order_path, source.stretches, options.seed)
@@ -76,7 +76,7 @@ def decide(
         compression=compression,
         layout=layout,
         schema=source.schema,
-        classes=classes,
+        names=source.field_classes if classes is None else {"label": classes, **source.field_classes},
         seed=options.seed,
         source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
         fingerprint=source.fingerprint(times=False),

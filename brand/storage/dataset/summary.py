@@ -40,6 +40,8 @@ class Summary:
     """Raw size, rounded down to a power of two -> number of samples."""
     class_counts: dict[str, int] | None
     """Samples of each class, in label order."""
+    field_classes: dict[str, list[str]]
+    """Names of the values of other fields than `label`."""
     unlabelled: int
     """Samples with the label -1, which is no class."""
     companions: dict[str, int]
@@ -83,6 +85,7 @@ def summarise(data_set: Catalogue) -> Summary:
         largest_sample=manifest.largest_sample,
         size_histogram=_sizes(data_set),
         class_counts=counts,
+        field_classes={name: list(names) for name, names in header.field_classes.items()},
         unlabelled=unlabelled,
         companions={name: size for name, (size, _) in manifest.companions.items()},
         noticed=manifest.noticed,

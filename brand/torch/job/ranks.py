@@ -54,11 +54,11 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
     """Return the rank and the number of ranks. Raises `UsageError` if they contradict each other."""
     if rank is None or replicas is None:
         found = _found(environment)
-        if replicas not in (None, found.count):
+        if replicas not in (None, found.ranks):
             raise UsageError(
-                f"num_replicas={replicas} without rank=, and this process is one of {found.count}: give both"
+                f"num_replicas={replicas} without rank=, and this process is one of {found.ranks}: give both"
             )
-        rank, replicas = (found.rank if rank is None else rank), found.count
+        rank, replicas = (found.rank if rank is None else rank), found.ranks
     if not 0 <= rank < replicas:
         raise UsageError(f"rank {rank} of {replicas}: ranks are 0 to num_replicas - 1; give both or neither")
     return rank, replicas
@@ -67,21 +67,21 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
 def rank_source(rank: int | None, replicas: int | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return from where `find_rank` takes the rank: a library, or a variable; empty if the caller gives it, or none."""
     found = _found(environment)
-    return "" if rank is not None or replicas is not None or found.count == 1 else found.source
+    return "" if rank is not None or replicas is not None or found.ranks == 1 else found.source
 
 
 def has_group(replicas: int) -> bool:
     """Whether this process is in a group of that many processes, of `torch.distributed`, JAX or mpi4py."""
     group = _group()
     if group is not None:
-        return group.count == replicas
+        return group.ranks == replicas
     mpi = sys.modules.get("mpi4py.MPI")
     return bool(mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() == replicas)
 
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return a name that all ranks of one job on this node have in common; None if there is one process."""
-    if _found(environment).count == 1:
+    if _found(environment).ranks == 1:
         return None
     facts = "|".join(f"{name}={value}" for name, value in job_facts(environment).items())
     return hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
@@ -92,7 +92,7 @@ def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, 
 
     Ranks that meet on loopback are all on one node. Raises `UsageError`.
     """
-    if _found(environment).count == 1:
+    if _found(environment).ranks == 1:
         return 0, 1
     found = _numbers(_NODES, environment)
     here = _numbers(_ON_NODE, environment)
@@ -161,7 +161,7 @@ class _Found(NamedTuple):
     """A rank, the number of ranks, and the library or variable that says so."""
 
     rank: int
-    count: int
+    ranks: int
     source: str
 
 

@@ -231,7 +231,9 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
         source = rank_source(self.rank, self.num_replicas)
-        return Dealing(rank, replicas, self._sequence, self.drop_last, source=source, name=self._source.name)
+        return Dealing(
+            rank, replicas, self._sequence, self.drop_last, source=source, name=self._source.name, what=repr(self.order)
+        )
 
 
 class LengthBatchSampler(PlannedBatchSampler):

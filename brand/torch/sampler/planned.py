@@ -68,8 +68,6 @@ class EpochBatches(Reprs, shows="epoch mean_samples"):
 class PlannedSequence(Reprs, shows="_port.name limits _planned"):
     """The batches of all epochs: an order of samples, limits of batches, and `lengths` of samples by place."""
 
-    shuffle: Final = True
-
     def __init__(self, port: DrawPort, order: Order, limits: BatchLimits, lengths: NDArray[Any], origin: str) -> None:
         self._port, self.order, self.limits, self._lengths, self._origin = port, order, limits, lengths, origin
         self._tag = port.tag_of(order)

@@ -143,6 +143,8 @@ class Dealing(Generic[_Sequence]):
     """The library or variable that says the rank; empty if the caller of the sampler gave it."""
     name: str = ""
     """The data set's name for users."""
+    what: str = ""
+    """A text that identifies the order of the samples."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -192,8 +194,7 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         if self._dealing is None:
             dealing = self._deal()
             say_rank(*dealing.ranks, dealing.source)
-            what = f"{dealing.sequence.order!r}|{dealing.sequence.shuffle}"
-            warn_alone(dealing.replicas, dealing.source, what, dealing.name)
+            warn_alone(dealing.replicas, dealing.source, dealing.what, dealing.name)
             self._announce(dealing, *self._upcoming.place())
             self._dealing = dealing
             self._upcoming.begin(self)

@@ -246,7 +246,8 @@ class BrandSampler(DistributedSampler[int]):
         dealt, (rank, replicas) = self._dealt(), self._ranks()
         self._source.check_ranks(replicas * dealt)
         source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
-        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, self._source.name)
+        what = f"{self.order!r}|{self.shuffle}"
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, self._source.name, what)
 
     def _ranks(self) -> tuple[int, int]:
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
