@@ -22,7 +22,7 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
-from brand.chunker.sources.labels import Numbers
+from brand.chunker.sources.labels import NewLabels
 from brand.chunker.sources.request import (
     FolderRequest,
     Target,
@@ -201,7 +201,7 @@ def pack_samples(
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
-    numbers = Numbers.of(table.classes, names) if table is not None and table.classes and names is not None else None
+    numbers = NewLabels.of(table.classes, names) if table is not None and table.classes and names is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
@@ -212,7 +212,7 @@ def pack_samples(
                 blocks = ((numbers.relabelled(*block), block[1]) for block in blocks)
             rows = (encode_columns(parsed, *block) for block in blocks)
             source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
-            source.field_classes = table.field_classes
+            source.describe(field_classes=table.field_classes)
         else:
             source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()

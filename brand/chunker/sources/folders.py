@@ -93,7 +93,6 @@ def scan_folder(
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
-    scan.noticed += missing_classes(found_classes, options.classes or ())
     writer, total = ListingWriter(work), 0
     for top in tops:
         batch: list[SourceFile] = []
@@ -110,6 +109,7 @@ def scan_folder(
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
+    found["noticed"] = missing_classes(found_classes, options.classes or ())
     return ScannedFolder(root, listing, classes, **found)
 
 

@@ -25,13 +25,13 @@ _SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NewLabels:
     """New numbers of the classes of a source, by their old numbers."""
 
     new: tuple[int, ...]
 
     @classmethod
-    def of(cls, found: Sequence[str], given: Sequence[str]) -> Numbers | None:
+    def of(cls, found: Sequence[str], given: Sequence[str]) -> NewLabels | None:
         """Return the new numbers of the classes that a source has; None if they are the old ones.
 
         Raises `UsageError` if the source has classes that are not among the given ones.

@@ -23,7 +23,7 @@ import xxhash
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.labels import NO_LABELS, Numbers, missing_classes
+from brand.chunker.sources.labels import NO_LABELS, NewLabels, missing_classes
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -119,7 +119,7 @@ class Shards(ABC):
         """Facts about the source that are known before it is read."""
         self.field_classes: Mapping[str, tuple[str, ...]] = {}
         """Names of the values of other fields than `label`."""
-        self.numbers: Numbers | None = None
+        self.numbers: NewLabels | None = None
         """Other numbers for the source's labels."""
 
     def give_classes(self, given: tuple[str, ...]) -> None:
@@ -127,7 +127,7 @@ class Shards(ABC):
         if ("label", "int") not in self.schema.fields:
             raise UsageError(NO_LABELS)
         if self.classes is not None:
-            self.numbers = Numbers.of(self.classes, given)
+            self.numbers = NewLabels.of(self.classes, given)
             self.noticed += missing_classes(self.classes, given)
         self.choice += repr(self.numbers)
         self.classes = given
@@ -212,7 +212,7 @@ def exchange(
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
     spooled = source_of(folder, source.schema, ordered, source.noticed)
-    spooled.field_classes = source.field_classes
+    spooled.describe(field_classes=source.field_classes)
     return spooled, [p for part in ordered for p in part.problems], found
 
 

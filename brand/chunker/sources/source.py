@@ -56,6 +56,12 @@ class Source(ABC):
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 
+    def describe(
+        self, *, noticed: Sequence[Noticed] = (), field_classes: Mapping[str, tuple[str, ...]] = NO_NAMES
+    ) -> None:
+        """Take over facts that are known where the samples come from."""
+        self.noticed, self.field_classes = (*self.noticed, *noticed), field_classes
+
     @property
     def raw_bytes(self) -> int | None:
         """Bytes of all records together; None if the source must read them to know."""
