@@ -3,8 +3,9 @@
     python -m bench.convert_memory --data DATA --work SCRATCH [--gigabytes 5] [--out bench/results/convert_memory.json]
 
 Tasks, with two processes each: `images` gives `brand convert images` an image folder of hard links to the images of
-DATA/images, in as many copies as make 5 GB. `records` gives `brand.pack` 5 GB of records from a generator. `baseline`
-packs ten records, which shows the memory of the interpreter, the imports and the worker processes.
+DATA/images, in as many copies as make 5 GB. `records` gives `brand.pack` 5 GB of records from a generator, `volumes`
+gives it arrays of 147 MB that do not compress. `baseline` packs ten records, which shows the memory of the interpreter,
+the imports and the worker processes.
 
 The conversion runs in a fresh process. Every 50 ms a watcher reads the memory of all processes of its tree: private
 memory (USS), proportional memory (PSS, which divides a shared page among the processes that map it), and the kernel's
@@ -27,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from bench import harness, system
 from bench.harness import Outcome, Rival
 from bench.sources import list_images
@@ -35,7 +38,8 @@ EVERY_S: Final = 0.05
 RECORD_BYTES: Final = 2_048
 TEXT_BYTES: Final = 4_000_000
 BASELINE_RECORDS: Final = 10
-TASKS: Final = ("baseline", "images", "records")
+VOLUME_BYTES: Final = 147_000_000
+TASKS: Final = ("baseline", "images", "records", "volumes")
 
 
 @dataclass(slots=True)
@@ -97,6 +101,15 @@ def records(text: bytes, count: int) -> Iterator[dict[str, Any]]:
         yield {"id": i, "text": text[start : start + RECORD_BYTES]}
 
 
+def volumes(size_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield arrays of noise. No two are equal, and each costs one copy."""
+    noise = np.random.default_rng(0).integers(-2048, 2048, VOLUME_BYTES // 2, np.int16)
+    for number in range(size_bytes // VOLUME_BYTES):
+        volume = noise.copy()
+        volume[0] = number
+        yield {"volume": volume}
+
+
 def some_text(folder: Path) -> bytes:
     """Return a few megabytes of text, so that the benchmark's own memory does not count much."""
     with max(folder.glob("*.jsonl"), key=lambda file: file.stat().st_size).open("rb") as file:
@@ -111,6 +124,9 @@ def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
         return
     import brand
 
+    if task == "volumes":
+        brand.pack(volumes(_size_bytes(arguments)), out, schema={"volume": "ndarray"}, jobs=2)
+        return
     text = some_text(arguments.data / "text")
     count = BASELINE_RECORDS if task == "baseline" else _size_bytes(arguments) // RECORD_BYTES
     brand.pack(records(text, count), out, schema={"id": "int", "text": "bytes"}, jobs=2)

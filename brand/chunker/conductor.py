@@ -35,6 +35,8 @@ from brand.errors import SourceError
 from brand.formats.index import IndexBuilder
 from brand.formats.publish import storage_errors
 
+_SAMPLES_HELD: Final = 3
+"""Samples in the memory of a process if they are large: as the source gives it, as a record, and compressed."""
 _UNPUBLISHED: Final = 4
 """The most finished chunks of each process that wait for the device; beyond that, workers wait."""
 
@@ -77,8 +79,8 @@ class Conversion:
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each finished one. Returns how many an earlier run had made."""
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
-        processes = self.options.processes
-        at_once = max(self.work.least_publishers, processes)
+        processes = self.options.processes_for(_SAMPLES_HELD * plan.raw_bytes // plan.header.samples)
+        at_once = self.work.publishers(processes, plan.stored_bytes // plan.header.chunks)
         most = max(at_once, _UNPUBLISHED * processes)
         done = done_bytes = found = 0
         chunks = run_tasks(pack_chunk, packer, range(plan.header.chunks), jobs=processes)

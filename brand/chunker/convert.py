@@ -16,8 +16,11 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
+from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
+from brand.chunker.importers.utterances import Utterances
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
@@ -73,13 +76,21 @@ def convert_audio(
 ) -> Report:
     """Convert an audio folder.
 
-    Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (seconds, from the file's
-    header; nan if libsndfile cannot open it; no such field without the package soundfile), `text` if there are
-    transcripts, and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds
-    the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
-    `convert_images` does.
+    Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (the seconds that the file
+    decodes to; nan if it does not decode to its end; no such field without the package soundfile), `text` if there are
+    transcripts, and `key`.
+
+    `transcripts` is a TSV or CSV of path and text, or a manifest of NeMo, Lhotse, Kaldi, LJSpeech or Common Voice. The
+    samples are then the rows of the manifest, and segments of long recordings are cut. Without `transcripts`,
+    `clip.txt` or `clip.lab` holds the text of `clip.wav`, or `*.trans.txt` those of the files next to it. `columns`
+    names other columns, which become `str` fields. Raises as `convert_images` does.
     """
-    return _convert_folder(make_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
+    request, started = make_request(src, dst, "audio", options, transcripts, columns), time.monotonic()
+    if request.table is None or (kind := kind_of_manifest(request.table)) is None:
+        return _convert_folder(request, dst, on_progress)
+    _check_dry_run(request.options)
+    source = Utterances(SpeechManifest(kind, request.table, request.columns), request.root)
+    return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
 def convert_from(
@@ -97,18 +108,29 @@ def convert_from(
     `MissingExtraError` if a library is not installed.
     """
     options, started = options or Options(), time.monotonic()
-    if options.dry_run:
-        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
+    _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+    if not _is_streamed(kind, src):
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or FieldMapping())
-    if options.classes is not None:
-        source.give_classes(options.classes)
+    with connections():
+        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        if options.classes is not None:
+            source.give_classes(options.classes)
+        return _convert_shards(kind, source, dst, options, on_progress, started)
+
+
+def _check_dry_run(options: Options) -> None:
+    if options.dry_run:
+        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
+
+
+def _convert_shards(
+    kind: str, source: Shards, dst: Target, options: Options, on_progress: OnProgress, started: float
+) -> Report:
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes, source.field_classes)
     with _open_work(dst, options) as work:
@@ -119,6 +141,12 @@ def convert_from(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def _is_streamed(kind: str, src: Target) -> bool:
+    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
+    scheme = os.fspath(src).partition("://")[0].lower()
+    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(

@@ -59,7 +59,7 @@ _always: Final = options(
     ),
     click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
     click.option(
-        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
+        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 to 256 MiB)."
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
@@ -200,6 +200,11 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
     @_CLASSES
     @click.option("--label", metavar="COLUMN", help="The column of class numbers, which becomes the field label.")
     @_on_error("sample")
+    @click.option(
+        "--validate/--no-validate",
+        default=None,
+        help="Decode every image and audio file, too (default: only its first bytes are looked at).",
+    )
     @one_machine
     @_JSON
     def verb(
@@ -281,7 +286,8 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
 TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
-    help="TSV or CSV of path and text (default: name.txt or name.lab next to name.wav).",
+    help="TSV or CSV of path and text, or a manifest: NeMo, Lhotse, Kaldi (folder), LJSpeech, Common Voice. Default:"
+    " name.txt or name.lab next to name.wav, and *.trans.txt as in LibriSpeech.",
 )
 TEXT_COLUMNS: Final = click.option(
     "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."

@@ -38,9 +38,10 @@ from brand.errors import StorageError, UsageError, counted
 from brand.formats.chunk import front_size, pack_front, parse_preamble
 from brand.formats.compression import Decompressor
 from brand.formats.constants import chunk_name
+from brand.formats.contents import cut_blocks
 from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, seal
-from brand.formats.noticed import Counts, added, has_images, look
+from brand.formats.noticed import Counts, added, has_media, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
 from brand.formats.record import Records, fixed_dtype
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
@@ -200,16 +201,18 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
     builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
     unpack = Decompressor(dictionary)
     for number in range(header.chunks):
-        rows = data.rows_at(kept[number * header.chunk_size :][: header.chunk_size])
+        places = kept[number * header.chunk_size :][: header.chunk_size]
+        rows = data.rows_at(places)
         old = rows["index"].astype(np.int64)
-        samples = data.stored_bytes(kept[number * header.chunk_size :][: header.chunk_size], raising=True)
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = front_size(len(packed), len(dictionary), len(rows)) + np.cumsum(sizes) - sizes
         rows["index"] = old - np.searchsorted(left_out, old)
         front = pack_front(packed, dictionary, rows, number=number, data_set_id=bytes.fromhex(part))
         with (work / "chunk").open("wb") as file:
             file.write(front)
-            file.writelines(each for each in samples if each is not None)
+            for low, high in cut_blocks(sizes):
+                samples = data.stored_bytes(places[low:high], raising=True)
+                file.writelines(each for each in samples if each is not None)
         target.publish(work / "chunk", chunk_name(number))
         counts = _counts(header, unpack, samples, rows)
         builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old), counts)
@@ -220,7 +223,7 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
 
 def _counts(header: Header, unpack: Decompressor, samples: Sequence[bytes | None], rows: NDArray[np.void]) -> Counts:
     """Return the counts of `look` over stored samples; only those of images are unpacked."""
-    if not has_images(header.schema):
+    if not has_media(header.schema):
         return {}
     counts = list[Counts]()
     for sample, row in zip(samples, rows, strict=True):

@@ -229,7 +229,7 @@ def _heads(schema: Schema, fixed: Sequence[Any], sizes_of: Sequence[NDArray[np.i
     return heads
 
 
-def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> tuple[bytes, ...]:
+def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """Return the record of one sample in pieces, given its fixed fields and finished payloads in the schema's order."""
     return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 

@@ -7,9 +7,12 @@ parquet     Parquet files, and data sets of Hugging Face
 textfiles   JSON Lines, CSV and TSV
 tokens      token files of language models, read in any order
 tables      a table given to `pack`
+manifests   the rows of manifests of speech
+utterances  the utterances that a manifest lists
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
 files       the files of a source, also compressed ones
+objects     the files of a source in a store, read as streams
 """
 
 from __future__ import annotations

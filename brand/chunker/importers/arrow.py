@@ -18,15 +18,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
+from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
 MOST_ROWS: Final = 1 << 15
@@ -49,6 +52,11 @@ def arrow() -> Any:
             "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
         ) from error
     return pyarrow
+
+
+def arrow_file(path: SourcePath) -> Any:
+    """Open a file for Arrow: mapped, or as a stream if it is in a store. Raises OSError."""
+    return arrow().memory_map(str(path)) if isinstance(path, Path) else arrow().PythonFile(path.open(), "r")
 
 
 def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
@@ -135,16 +143,16 @@ def _arrays(column: Any) -> Any:
 
 def row_bytes(batch: Any) -> NDArray[np.int64]:
     """Return about how many bytes each row of a record batch holds."""
-    return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+    return sum((value_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
 
 
-def _sizes(column: Any) -> NDArray[np.int64]:
-    """Return the bytes of each value of a column: exact for binary values, texts, lists of numbers, and structs."""
+def value_bytes(column: Any) -> NDArray[np.int64]:
+    """Return the bytes of each value of an array: exact for binary values, texts, lists of numbers, and structs."""
     types, kind = arrow().types, column.type
     if isinstance(column, arrow().ExtensionArray):
-        return _sizes(column.storage)
+        return value_bytes(column.storage)
     if types.is_struct(kind):
-        return sum(map(_sizes, column.flatten()), np.zeros(len(column), np.int64))
+        return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
         width = max(1, kind.value_type.bit_width // 8) if _is_number(kind.value_type) else 8
@@ -164,24 +172,27 @@ class ArrowFields:
     def __init__(
         self,
         schema: Any,
-        first_rows: Callable[[list[str]], Any],
+        first_rows: Callable[[list[str]], Iterable[Any]],
         choice: FieldMapping,
         *,
         order: Sequence[str] | None = None,
     ) -> None:
-        """Choose the fields. `first_rows` returns a table of the first rows of some columns.
+        """Choose the fields. `first_rows` returns the first rows of some columns, in batches.
 
         `order` is that of the fields, and names all. Raises `UsageError` if the choice does not fit the schema.
         """
         features = _features(schema)
         self._layouts = {column.name: layout_of(column.type, features.get(column.name, {})) for column in schema}
         open_ones = [name for name, (codec, _) in self._layouts.items() if codec == "?" and is_taken(name, choice)]
-        looked_at = first_rows(open_ones) if open_ones else {}
+        looked_at: dict[str, list[bytes | None]] = {name: [] for name in open_ones}
+        for batch in first_rows(open_ones) if open_ones else ():
+            for name in open_ones:
+                looked_at[name] += _heads(batch.column(name), self._layouts[name][1])
         natural = []
         for name in order or self._layouts:
-            codec, layout = self._layouts[name]
+            codec, _ = self._layouts[name]
             if codec == "?":
-                codec = codec_of_bytes(_bytes_of(looked_at[name], layout)) if name in open_ones else "bytes"
+                codec = codec_of_bytes(looked_at[name]) if name in open_ones else "bytes"
             natural.append((name, codec))
         self._natural = dict(natural)
         self.fields: Fields = choose(natural, choice)
@@ -252,9 +263,10 @@ def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
 
-def _bytes_of(column: Any, layout: str) -> list[bytes | None]:
-    values = column.to_pylist()
-    return [value and value["bytes"] for value in values] if layout == "file" else values
+def _heads(column: Any, layout: str) -> list[bytes | None]:
+    """Return the first bytes of each value: the values may be large."""
+    values = [value["bytes"] if layout == "file" and value.is_valid else value for value in column]
+    return [value.as_buffer()[:HEAD_BYTES].to_pybytes() if value.is_valid else None for value in values]
 
 
 class ArrowShards(Shards):

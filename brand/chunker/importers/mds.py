@@ -21,14 +21,24 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+    source_path,
+)
+from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -61,7 +71,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = Path(src)
+        root = source_path(src)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]
@@ -76,20 +86,26 @@ class Mds(Shards):
         taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
-        self._fields = choose(settled(codecs, self._rows(0)), choice)
+        self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
         files = ((shard.file, shard.samples) for shard in self._shards)
         shards = (Shard(file.name, file.bytes, file.mark, samples) for file, samples in files)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        done, rows = 0, self._rows(number)
-        while some := list(islice(rows, self._shards[number].at_once)):
-            yield self._fields.block_of_rows(some, Numbered(range(done, done + len(some))))
-            done += len(some)
+        rows: list[dict[str, Any]] = []
+        first = held = 0
+        for row, size in self._sized(number):
+            rows.append(row)
+            held += size
+            if held >= BLOCK_BYTES or len(rows) >= MOST_SAMPLES:
+                yield self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
+                first, rows, held = first + len(rows), [], 0
+        if rows:
+            yield self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
 
-    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the samples of a shard. Raises `SourceError` if the shard is damaged."""
+    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield the samples of a shard, and their stored sizes. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
         with reading(shard.file.path, shard.file.name, packed=shard.packed) as file:
@@ -106,7 +122,7 @@ class Mds(Shards):
                         start = end
                     if start != len(data):
                         raise ValueError(f"its columns end at byte {start} of {len(data)}")
-                    yield row
+                    yield row, len(data)
             except EOFError as error:
                 raise SourceError(shard.file.name, str(error)) from error
             except (ValueError, struct.error, KeyError) as error:
@@ -116,7 +132,7 @@ class Mds(Shards):
 class _ShardFacts:
     """The entry of one shard in the index. Raises ValueError, KeyError, TypeError if the entry is invalid."""
 
-    def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
+    def __init__(self, root: SourcePath, told: Mapping[str, Any]) -> None:
         if told["format"] != "mds" or told["version"] != 2:
             raise ValueError(
                 f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"
@@ -132,7 +148,6 @@ class _ShardFacts:
         self.raw_bytes, self.samples, expected = int(raw["bytes"]), int(told["samples"]), int(facts["bytes"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
         self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
-        self.at_once = max(1, min(1024, (self.samples << 22) // max(1, self.raw_bytes)))
         self.file = listed_file(root, str(facts["basename"]))
         if self.file.bytes != expected:
             what = f"it has {self.file.bytes:,} bytes, and index.json says {expected:,}"

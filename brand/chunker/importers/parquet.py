@@ -12,13 +12,16 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -67,15 +70,24 @@ class Parquet(ArrowShards):
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
-def _opened(file: ImportFile) -> Any:
-    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
+@contextmanager
+def _opened(file: ImportFile) -> Iterator[Any]:
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read.
+
+    Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
+    """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+    try:
+        with opened as parquet:
+            yield parquet
+    finally:
+        arrow().default_memory_pool().release_unused()
 
 
-def _first(parquet: Any, names: list[str]) -> Any:
-    batches = parquet.iter_batches(LOOKED_AT, columns=names, use_threads=False)
-    return next(batches, None) or parquet.schema_arrow.empty_table()
+def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
+    return islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -99,7 +111,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -107,18 +119,18 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.memory_map(str(self._files[0].path)) as file:
+        with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+        batches = [] if first is None else [first.slice(0, LOOKED_AT)]
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+        super().__init__(shards, ArrowFields(schema, lambda names: (batch.select(names) for batch in batches), choice))
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().memory_map(str(file.path)) as stream:  # a batch, which may be large, is read as its rows are
+        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):

@@ -8,13 +8,14 @@ samples of it. Libraries are recognized by the names of their classes, so that n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow
+from brand.chunker.importers.arrow import ArrowFields, arrow, value_bytes
 from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
@@ -25,6 +26,7 @@ from brand.chunker.importers.fields import (
     codec_of_value,
     common_codec,
 )
+from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
@@ -58,12 +60,25 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(table.schema, lambda names: table.select(names).slice(0, LOOKED_AT), len(table), batches, schema)
+        return _arrow(
+            table.schema,
+            lambda names: table.select(names).slice(0, LOOKED_AT).to_batches(),
+            len(table),
+            batches,
+            schema,
+        )
     if ("datasets", "Dataset") in kinds:
         stored = samples.with_format("arrow")  # the stored values, without decoding
-        batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
+        mean = samples.data.nbytes // max(1, len(samples.data))
+        rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
+        batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
         arrow_schema = samples.features.arrow_schema
-        return _arrow(arrow_schema, lambda names: stored[:LOOKED_AT].select(names), len(samples), batches, schema)
+
+        def first(names: list[str]) -> Iterator[Any]:
+            for row in range(min(LOOKED_AT, len(samples))):
+                yield from stored[row].select(names).to_batches()
+
+        return _arrow(arrow_schema, first, len(samples), batches, schema)
     _refuse(samples, kinds)
     return None
 
@@ -80,7 +95,7 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
 
 def _arrow(
     arrow_schema: Any,
-    first_rows: Callable[[list[str]], Any],
+    first_rows: Callable[[list[str]], Iterable[Any]],
     rows: int,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
@@ -100,11 +115,24 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
 
     def blocks() -> Iterator[Block]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
-            some = frame.iloc[start : start + _ROWS_AT_ONCE]
-            called = Numbered(range(start, start + len(some)), "row")
-            yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+            rows = frame.iloc[start : start + _ROWS_AT_ONCE][list(fields.columns)]
+            for low, high in cut(_row_bytes(rows)):
+                some, called = rows.iloc[low:high], Numbered(range(start + low, start + high), "row")
+                yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
 
     return Table(fields, len(frame), blocks())
+
+
+def _row_bytes(frame: Any) -> NDArray[np.int64]:
+    """Return about how many bytes each row holds. Values that are not Python objects yet are not made."""
+    sizes = np.zeros(len(frame), np.int64)
+    for _, series in frame.items():
+        if series.dtype == object:
+            sizes += np.fromiter(map(bytes_of, series), np.int64, len(series))
+        elif hasattr(series.dtype, "pyarrow_dtype"):
+            chunks = series.array.__arrow_array__().chunks
+            sizes += np.concatenate([np.empty(0, np.int64), *map(value_bytes, chunks)])
+    return sizes
 
 
 def _codec(series: Any) -> str:

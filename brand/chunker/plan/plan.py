@@ -25,6 +25,7 @@ LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
+_SAMPLES_BYTES: Final = 1 << 30
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -223,7 +224,10 @@ class Options:
     skip_errors: bool = False
     """Leave out files that cannot be used, and report them, instead of failing at the first."""
     validate: bool | None = None
-    """Decode every file beforehand. None: only with `skip_errors`, because only decoding finds every bad file."""
+    """Decode every image and audio file before it is stored.
+
+    None: in a folder only with `skip_errors`, because only decoding finds every bad file; in data of other tools never.
+    """
     follow_links: bool = False
     """Follow symbolic links that lead out of the source, or to folders."""
     dry_run: bool = False
@@ -261,6 +265,13 @@ class Options:
     def processes(self) -> int:
         """Number of worker processes."""
         return self.jobs or default_jobs()
+
+    def processes_for(self, held_bytes: int) -> int:
+        """Return the number of worker processes, each of which holds this many bytes of samples.
+
+        If the user gives no number, the processes together hold at most 1 GiB, unless one alone holds more.
+        """
+        return self.jobs or max(1, min(default_jobs(), _SAMPLES_BYTES // max(1, held_bytes)))
 
     @property
     def decode_all(self) -> bool:

@@ -4,6 +4,7 @@ request     from the folder that a user names to a source, with skipped.tsv and 
 folders     the files of an image or audio folder, in ImageFolder's order
 labels      new numbers for the classes of a source
 listing     the found files, and the texts of audio files, as arrays on disk
+blocks      samples from Python -> records, in blocks that are bounded by bytes
 source      the sources that are read in any order
 shards      a source that is read from its front -> sorted parts
 spool       samples read in order -> sorted parts

@@ -4,13 +4,14 @@ A block is encoded column by column, which is fast if it holds many samples. It 
 `BLOCK_BYTES`, so a block holds a thousand short texts, or one volume of a hundred megabytes.
 
 The bytes of a text, of a file's contents and of an array are known before they are encoded. Those of nested values
-(JSON, lists of numbers) are not. With such fields, the largest record of a block also limits the number of samples of
+(JSON, lists) are not: one of sixteen is looked at, and the largest record of a block limits the number of samples of
 the next block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
@@ -23,8 +24,14 @@ from brand.formats.record import Records, encode_records
 
 BLOCK_BYTES: Final = 4 << 20
 MOST_SAMPLES: Final = 1024
-_FIRST_SAMPLES: Final = 16
+_KINDS: Final = {"str": 0, "bytes": 0, "audio": 0, "image": 1, "ndarray": 1}
+"""Codec -> 0: the length is the size, 1: the value tells its size, 2: only all parts of the value tell it."""
+_SELDOM: Final = 16
+"""Of this many nested values, one is looked at, because that takes time."""
 _GROWTH: Final = 8
+_LOOKED_AT: Final = 8
+_NUMBER_BYTES: Final = 32
+"""Bytes of a Python number and its place in a list."""
 _UNKNOWN: Final = (TypeError, KeyError, IndexError, AttributeError, ValueError)
 
 
@@ -35,29 +42,44 @@ def encoded(
 
     Raises `SchemaError`, which names the sample at fault.
     """
-    sizes = [(name, _SIZES.get(codec, bytes_of_tree)) for name, codec in schema.variable]
-    nested = any(codec not in _KNOWN for _, codec in schema.variable)
-    most = _FIRST_SAMPLES if nested else MOST_SAMPLES
-    block: list[Mapping[str, Any]] = []
-    done = held = 0
-    for sample in samples:
-        block.append(sample)
-        try:
-            for name, size in sizes:
-                held += size(sample[name])
-        except _UNKNOWN:  # encoding refuses the sample, or finds its size
-            held = BLOCK_BYTES
-        if held >= BLOCK_BYTES or len(block) >= most:
-            records = encode_records(schema, block, _called(numbers, done, len(block)))
-            if nested:
-                most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
-            done += len(block)
-            block, held = [], 0
-            del sample  # a large sample is freed before its record is written
-            yield records
-            del records
-    if block:
-        yield encode_records(schema, block, _called(numbers, done, len(block)))
+    iterator, pull = iter(samples), _Pull(schema)
+    most, done = (1 if pull.nested else MOST_SAMPLES), 0
+    while block := pull.next(iterator, most):
+        records = encode_records(schema, block, _called(numbers, done, len(block)))
+        if pull.nested:
+            most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
+        done += len(block)
+        del block  # large samples are freed before their records are written
+        yield records
+        del records
+
+
+class _Pull:
+    """Takes the samples of a block from an iterator."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.plain, self.single, self.nested = (
+            [name for name, codec in schema.variable if _KINDS.get(codec, 2) == kind] for kind in range(3)
+        )
+
+    def next(self, iterator: Iterator[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+        """Return the next samples: `most`, or those that hold `BLOCK_BYTES`; an empty list at the end."""
+        block: list[Mapping[str, Any]] = []
+        plain, single, nested, held = self.plain, self.single, self.nested, 0
+        for sample in islice(iterator, most):
+            block.append(sample)
+            try:
+                for name in plain:
+                    held += len(sample[name])
+                for name in single:
+                    held += bytes_of(sample[name])
+                if nested and not len(block) % _SELDOM:
+                    held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
+            except _UNKNOWN:  # encoding refuses the sample, or finds its size
+                break
+            if held >= BLOCK_BYTES:
+                break
+        return block
 
 
 def _called(numbers: Sequence[int] | None, done: int, count: int) -> Sequence[int]:
@@ -73,33 +95,22 @@ def cut(sizes: NDArray[np.integer[Any]], most: int = MOST_SAMPLES) -> list[tuple
     ]
 
 
-def bytes_of_array(value: Any) -> int:
-    """Return the bytes of an array or a tensor; for lists of numbers, about those of the lists."""
-    size = getattr(value, "nbytes", None)
-    return bytes_of_tree(value) if size is None else int(size)
-
-
-def bytes_of_tree(value: Any) -> int:
-    """Return about how many bytes a nested value holds, as its two outermost levels tell."""
-    if isinstance(value, dict):
-        return sum(map(getsizeof, value.values()))
-    return sum(map(getsizeof, value)) if isinstance(value, list | tuple) else getsizeof(value)
-
-
-def bytes_of_file(value: Any) -> int:
-    """Return the bytes of a file's contents, or of the pixels of a Pillow image."""
-    if isinstance(value, bytes):
+def bytes_of(value: Any) -> int:
+    """Return about how many bytes a value holds; of a long list, a few values are looked at."""
+    if isinstance(value, str | bytes):
         return len(value)
-    size = getattr(value, "size", None)  # of Pillow: width and height; pixels have up to four bytes
-    return 4 * size[0] * size[1] if isinstance(size, tuple) and len(size) == 2 else len(value)
+    if isinstance(value, list | tuple | dict):
+        return _bytes_of_all(list(value.values()) if isinstance(value, dict) else value)
+    size = getattr(value, "nbytes", None)  # of arrays, tensors and views of memory
+    if size is not None:
+        return int(size)
+    size = getattr(value, "size", None)  # of a Pillow image: width and height; pixels have up to four bytes
+    return 4 * int(size[0]) * int(size[1]) if isinstance(size, tuple) and len(size) == 2 else getsizeof(value)
 
 
-_KNOWN: Final = ("str", "bytes", "image", "audio")
-"""Codecs of values whose size is known before they are encoded."""
-_SIZES: Final[dict[str, Callable[[Any], int]]] = {
-    "str": len,
-    "bytes": len,
-    "ndarray": bytes_of_array,
-    "image": bytes_of_file,
-    "audio": len,
-}
+def _bytes_of_all(values: Sequence[Any]) -> int:
+    if not values or isinstance(values[0], int | float):
+        return _NUMBER_BYTES * len(values)
+    if len(values) <= _LOOKED_AT:
+        return sum(map(bytes_of, values))
+    return sum(map(bytes_of, values[:: len(values) // _LOOKED_AT])) * len(values) // _LOOKED_AT

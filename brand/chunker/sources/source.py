@@ -8,9 +8,8 @@ and the spool is a source.
 from __future__ import annotations
 
 import os
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -22,11 +21,13 @@ from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
+from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.media import check_file, other_kind
 from brand.formats.noticed import Noticed
-from brand.formats.record import Records, encode_records, head_struct, record_parts
+from brand.formats.record import Records, encode_records, head_struct, record_parts, together
+from brand.formats.values import LARGE, Buffer
 
 Indices = NDArray[np.integer[Any]]
 
@@ -132,24 +133,21 @@ class FolderSource(Source):
 
     def records(self, indices: Indices) -> Records:
         """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
-        parts: list[tuple[bytes, ...]] = []
+        parts: list[tuple[Buffer, ...]] = []
         for start in range(0, len(indices), _FILES_AT_ONCE):
             few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
             for index, data in zip(few, self._read(few), strict=True):
                 self._check_kind(index, data)
                 parts.append(self._record(index, data))
         sizes = np.fromiter((sum(map(len, record)) for record in parts), np.int64, len(parts))
-        return Records.side_by_side(b"".join(chain.from_iterable(parts)), sizes)
+        return Records.side_by_side(together(list(chain.from_iterable(parts))), sizes)
 
     def check(self, index: int) -> None:
         """Read and decode one file. Raises `SourceError` if it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
-        decode: Callable[[bytes], object] = check_image if self.file_field == "image" else decode_audio
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                decode(data)
+            check_file(self.file_field, data)
         except ValueError as error:
             raise SourceError(self.listing.key(index), str(error)) from error
 
@@ -192,7 +190,7 @@ class FolderSource(Source):
         self.listing = self.listing.without(mask)
         self.stretches = (len(self.listing),)
 
-    def _read(self, indices: Sequence[int]) -> list[bytes]:
+    def _read(self, indices: Sequence[int]) -> list[Buffer]:
         descriptors: list[int] = []
         index = -1
         try:
@@ -210,22 +208,20 @@ class FolderSource(Source):
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _read_whole(self, index: int, descriptor: int) -> bytes:
+    def _read_whole(self, index: int, descriptor: int) -> Buffer:
         entry, facts = self.listing.entries[index], os.fstat(descriptor)
         size = int(entry["size"])
         if facts.st_mtime_ns != entry["modified_ns"]:  # written again, perhaps with equally many bytes
             raise SourceError(self.listing.key(index), "the file changed while it was being converted")
-        data = os.read(descriptor, size + 1)
-        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
-            more = os.read(descriptor, size + 1 - len(data))
-            if not more:
-                break
-            data += more
+        data = os.read(descriptor, size + 1) if size < LARGE else _read_large(descriptor, size + 1)
         if len(data) != size:
             raise SourceError(self.listing.key(index), "the file changed while it was being converted")
         return data
 
-    def _check_kind(self, index: int, data: bytes) -> None:
+    def _check_kind(self, index: int, data: Buffer) -> None:
+        missing = missing_decoder(data) if self.file_field == "audio" else ""
+        if missing:
+            raise SourceError(self.listing.key(index), missing)
         found = other_kind(self.file_field, data)
         if found:
             article = "an" if self.file_field[0] in "ai" else "a"
@@ -233,14 +229,20 @@ class FolderSource(Source):
                 self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
             )
 
-    def _record(self, index: int, data: bytes) -> tuple[bytes, ...]:
-        payloads = [data]
+    def _record(self, index: int, data: Buffer) -> tuple[Buffer, ...]:
+        payloads: list[Buffer] = [data]
         if self.with_text:
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
-        fixed += [duration(data)] if self._with_duration else []
+        fixed += [self._seconds(index, data)] if self._with_duration else []
         return record_parts(self.schema, fixed, payloads)
+
+    def _seconds(self, index: int, data: Buffer) -> float:
+        try:
+            return duration(data)
+        except ValueError as error:
+            raise SourceError(self.listing.key(index), str(error)) from error
 
     def _text(self, index: int) -> bytes:
         sidecars = self.sidecars(index)
@@ -250,6 +252,14 @@ class FolderSource(Source):
             return (self.root / sidecars[0]).read_text(encoding="utf-8-sig").strip().encode()
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(sidecars[0], f"not a transcript in UTF-8: {error}") from error
+
+
+def _read_large(descriptor: int, size: int) -> memoryview:
+    """Return up to `size` bytes of a file in memory of numpy, which is filled in a third of the time of bytes."""
+    memory, done = np.empty(size, np.uint8).data, 0
+    while count := os.readv(descriptor, [memory[done:]]):  # Linux reads at most 2 GiB at once
+        done += count
+    return memory[:done]
 
 
 class IndexableSource(Source):

@@ -35,13 +35,14 @@ from brand.stores.target import StoreTarget
 from brand.usercache import own_folder
 
 _UPLOADS: Final = 8
-"""The fewest chunks that are uploaded at the same time."""
+"""The fewest chunks that are uploaded at the same time: a request waits for the network most of the time."""
+_UPLOAD_BYTES: Final = 512 << 20
+_CHUNK_HELD: Final = 128 << 20
+"""The most bytes of a chunk that are in memory: a larger one is uploaded in two parts of 64 MiB at a time."""
 
 
 class StoreWork(Work):
     """The work folder of a conversion into a store."""
-
-    least_publishers = _UPLOADS  # a request waits for the network most of the time
 
     def __init__(self, store: StoreProcess, folder: Path) -> None:
         self._to = StoreTarget(store)
@@ -73,12 +74,16 @@ class StoreWork(Work):
         sizes: dict[int, int] = {}
         if any(self._kept.iterdir()):
             try:
-                found = dict(self._store.names("chunks"))
+                found = {name: size for name, size, _ in self._store.entries("chunks")}
             except OSError:
                 found = {}
             numbers = (int(name) for name in os.listdir(self._kept) if name.isdecimal())
             sizes = {number: found[chunk_name(number)] for number in numbers if chunk_name(number) in found}
         return KeptChunks(self._kept, sizes)
+
+    def publishers(self, processes: int, chunk_bytes: int) -> int:
+        """Return how many chunks are uploaded at the same time; those of large chunks take memory."""
+        return max(1, min(max(_UPLOADS, processes), _UPLOAD_BYTES // max(1, min(chunk_bytes, _CHUNK_HELD))))
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
         """Upload a chunk, as `Work.publish_chunk` does."""

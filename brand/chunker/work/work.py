@@ -112,9 +112,6 @@ def _listed(made_with: Mapping[str, str]) -> str:
 class Work(Memo, ABC):
     """An opened, locked work folder, and the target of its conversion."""
 
-    least_publishers = 1
-    """The fewest chunks that are published at the same time; there are at least as many as processes."""
-
     def __init__(self, name: str, target: Target, folder: Path) -> None:
         super().__init__(folder)
         self.name, self.target = name, target
@@ -134,6 +131,10 @@ class Work(Memo, ABC):
 
     def check_room(self, stored_bytes: int) -> None:
         """Raise `StorageError` before hours of work if the data cannot fit; a store has no limit."""
+
+    def publishers(self, processes: int, chunk_bytes: int) -> int:  # noqa: ARG002 - a folder takes no memory for them
+        """Return how many chunks of this mean size are published at the same time."""
+        return processes
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:  # noqa: ARG002 - a store keeps its rows
         """Move a finished chunk to its place. Raises `StorageError`."""
