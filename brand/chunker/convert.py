@@ -25,6 +25,7 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
+from brand.chunker.sources.labels import NewLabels
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -127,6 +128,8 @@ def convert_from(
     choice = replace(choice or FieldMapping(), split=options.split)
     with connections():
         source: Shards = open_shards(kind, src, choice, on_progress)
+        if options.classes is not None:
+            source.give_classes(options.classes)
         return _convert_shards(kind, source, dst, options, on_progress, started)
 
 
@@ -139,7 +142,7 @@ def _convert_shards(
     kind: str, source: Shards, dst: Target, options: Options, on_progress: OnProgress, started: float
 ) -> Report:
     if options.like is not None:  # before all of it is read
-        options.like.check(source.schema, source.classes)
+        options.like.check(source.schema, source.classes, source.field_classes)
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress, source.decode)
@@ -201,7 +204,8 @@ def pack(  # noqa: PLR0913 - a keyword each
             or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
             A table needs none: then each column is a field, and its type determines the codec.
-        classes: Names of the values of the `int` field `label`.
+        classes: Names of the values of the `int` field `label`, in their order. If a table has names of its own
+            (`ClassLabel`), its labels get the numbers of these names.
         seed: Seed of the shuffle.
         chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
             MiB).
@@ -241,13 +245,14 @@ def pack_samples(
     natural = {} if table is None else table.decode
     defaults = told | {name: default for name, default in natural.items() if name not in (decode or {})}
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
+    numbers = NewLabels.of(table.classes, names) if table is not None and table.classes and names is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
     pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = _table_records(table, pictures)
+            rows = _table_records(table, pictures, numbers)
             source: Source = spool(
                 rows,
                 parsed,
@@ -257,6 +262,7 @@ def pack_samples(
                 on_progress=on_progress,
                 noticed=pictures.noticed,
             )
+            source.describe(field_classes=table.field_classes)
         else:
             source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress, defaults).run()
@@ -264,12 +270,13 @@ def pack_samples(
     return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 
-def _table_records(table: Table, pictures: PictureCount) -> Iterator[Records]:
+def _table_records(table: Table, pictures: PictureCount, numbers: NewLabels | None) -> Iterator[Records]:
     first = 0
     for block in table.blocks:
         pictures.of_columns(block.columns, first)
         first += len(block)
-        yield encode_columns(table.fields.schema, block.columns, block.called)
+        columns = block.columns if numbers is None else numbers.relabelled(block.columns, block.called)
+        yield encode_columns(table.fields.schema, columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:

@@ -258,7 +258,7 @@ def _options(folder: Path, options: Options | None) -> Options:
 def _like(data: StoredDataSet) -> Like:
     header = data.header
     compression = Compression("zstd" if header.compression == "zstd" else "none", data.dictionary)
-    return Like(header.schema, header.classes, header.chunk_size, compression, header.decode)
+    return Like(header.schema, header.classes, header.chunk_size, compression, header.decode, header.field_classes)
 
 
 def _said(decode: Mapping[str, DecodeDefault]) -> str:
@@ -268,7 +268,7 @@ def _said(decode: Mapping[str, DecodeDefault]) -> str:
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     """Raise `SchemaError` if a data set cannot be a segment next to the existing ones."""
     like = _like(known)
-    like.check(data.header.schema, data.header.classes)
+    like.check(data.header.schema, data.header.classes, data.header.field_classes)
     if data.header.decode != like.decode:
         raise SchemaError(
             f"{data.name} decodes its images by default as {_said(data.header.decode)}, and the collection as"

@@ -37,6 +37,9 @@ CODECS: Final = (*FIXED, *VARIABLE)
 DECODE_MODES: Final = ("RGB", "L", "RGBA", "unchanged")
 """Forms of decoded images."""
 
+NO_LABEL: Final = -1
+"""The label of a sample that has none, as on the Hub."""
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -139,6 +142,8 @@ class Header:
     """`kind` of source, and the `file_field` that holds the source file's bytes, if there is one."""
     decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
     """Field -> how its images are decoded; fields that are decoded as usual are left out."""
+    field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the values of other fields than `label`, by field."""
 
     @property
     def chunks(self) -> int:
@@ -147,7 +152,7 @@ class Header:
     @property
     def minor(self) -> int:
         """Minor version of the chunks and the manifest: the lowest one that has the codecs of the schema."""
-        return VERSION_OF_FACTS if self.decode else VERSION_MINOR
+        return VERSION_OF_FACTS if self.decode or self.field_classes else VERSION_MINOR
 
     def chunk_samples(self, number: int) -> int:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
@@ -156,7 +161,10 @@ class Header:
         """Return the JSON object that is written."""
         decode = {name: default.codec for name, default in self.decode.items()}
         fields = [(name, decode[name](codec) if name in decode else codec) for name, codec in self.schema.fields]
-        return {name: value for name, value in asdict(self).items() if name != "decode"} | {"schema": fields}
+        left = (
+            {"decode"} if self.field_classes else {"decode", "field_classes"}
+        )  # without them, the bytes are as before
+        return {name: value for name, value in asdict(self).items() if name not in left} | {"schema": fields}
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
@@ -173,6 +181,9 @@ class Header:
                 seed=int(value["seed"]),
                 source={str(k): str(v) for k, v in value["source"].items()},
                 decode={name: default for name, _, default in fields if default is not None},
+                field_classes={
+                    str(name): tuple(map(str, names)) for name, names in value.get("field_classes", {}).items()
+                },
             )
             wrong = [name for name in header.decode if "image" not in header.schema.codec(name)]
             if wrong:
@@ -181,6 +192,8 @@ class Header:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
         if header.compression not in ("none", "zstd"):
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
+        if not set(header.field_classes) <= set(header.schema.names) - {"label"}:
+            raise LayoutError("the header names classes of a field that is not in the schema", path=path)
         file_field = header.source.get("file_field")
         if file_field is not None and (file_field, file_field) not in header.schema.fields:
             raise LayoutError(f"the header's file field {file_field!r} is not an image or audio field", path=path)

@@ -8,8 +8,9 @@
     uint64              int, or str if one of the first values does not fit int64
 
 Times and durations become texts to their last digit (`times`), alone as in lists and structs. `ClassLabel` of Hugging
-Face is an `int`; if its column is called `label`, its names become the classes. A type has a *layout*: `number`,
-`numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes and path), `duration`, or `plain`.
+Face is an `int`; the names of the column `label` become the classes, and those of other columns are kept with their
+fields. A type has a *layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes
+and path), `duration`, or `plain`.
 Only this module imports pyarrow.
 """
 
@@ -39,6 +40,8 @@ from brand.formats.record import Numbered
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
+_NUMBERS: Final = ("int", "ndarray", "json")
+"""Codecs that keep the numbers of classes."""
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
 
@@ -271,11 +274,18 @@ class ArrowFields:
         self._natural = dict(natural)
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
-        names = next((_class_names(features.get(c, {})) for c, n, _ in self.fields.pairs if n == "label"), None)
-        self.classes = names if names and self.fields.schema.codec("label") == "int" else None
+        pairs = self.fields.pairs
+        names = {n: names for c, n, _ in pairs if (names := _class_names(features.get(c, {}))) is not None}
+        labels = names.pop("label", None)
+        self.classes = labels if labels and self.fields.schema.codec("label") == "int" else None
+        self.field_classes: dict[str, tuple[str, ...]] = {
+            name: names[name] for name, codec in self.fields.schema.fields if name in names and codec in _NUMBERS
+        }
+        """Names of the values of other fields than `label`."""
+        self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
         self.decode = {
             name: _decode_default(features[column])
-            for column, name, _ in self.fields.pairs
+            for column, name, _ in pairs
             if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
         }
         """Image fields of Hugging Face, which `datasets` decodes upright."""
@@ -289,6 +299,8 @@ class ArrowFields:
                 differs = f"it lacks the column {column!r}"
             elif layout_of(types[column], features.get(column, {})) != self._layouts[column]:
                 differs = f"its column {column!r} is {types[column]}, which is another kind of values"
+            elif _class_names(features.get(column, {})) != self._named[column]:
+                differs = f"the classes of its column {column!r} have other names or another order"
             else:
                 continue
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
@@ -332,7 +344,11 @@ def _features(schema: Any) -> Mapping[str, Any]:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
+    features = {  # lists of earlier versions of datasets are [inner feature]
+        name: {"feature": value[0]} if isinstance(value, list) and len(value) == 1 else value
+        for name, value in (features or {}).items()
+    }
+    return {name: value for name, value in features.items() if isinstance(value, dict)}
 
 
 def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
@@ -341,6 +357,9 @@ def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
 
 
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the names of a `ClassLabel`, or of lists of them."""
+    while isinstance(inner := feature.get("feature"), dict):
+        feature = inner
     names = feature.get("names")
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
@@ -382,6 +401,7 @@ class ArrowShards(Shards):
     def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
         fields = columns.fields
         super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        self.field_classes = columns.field_classes
         self._columns = columns
         self.decode = columns.decode
 

@@ -60,6 +60,8 @@ class FieldMapping:
     """The form of a CSV file."""
     split: str | None = None
     """The split or configuration to read; `all` for all of them. None if the source has only one."""
+    label: str = ""
+    """The column of whole numbers that becomes the field `label`; empty for one of that name."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
@@ -264,6 +266,7 @@ def choose(
     """
     given = choice.names
     offered = [(column, given.get(column) or field_name(column, codec), codec) for column, codec in columns]
+    offered = [(column, "label" if column == choice.label else name, codec) for column, name, codec in offered]
     _check_names(offered, choice)
     natural = {column: codec for column, _, codec in offered}
     packs = _packs(natural, choice, dtypes or {})
@@ -292,6 +295,12 @@ def choose(
                 f"column {column!r} has no values in the rows that were read, so its codec is unknown: give --field"
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
+    labels = next((codec for column, _, codec in chosen if column == choice.label), "int")
+    if choice.label and labels != "int":
+        raise UsageError(
+            f"--label {choice.label}: that column is {labels}, and labels are whole numbers: number its values with "
+            "brand.pack(..., classes=)"
+        )
     if len(chosen) + len(packs) > MAX_FIELDS:
         raise UsageError(_too_wide(len(chosen) + len(packs), chosen))
     schema = Schema.parse([*((name, codec) for _, name, codec in chosen), *((name, "ndarray") for name, _, _ in packs)])
@@ -314,7 +323,7 @@ def _check_names(offered: Sequence[tuple[str, str, str]], choice: FieldMapping) 
         if column not in columns:
             told = f"there is no such codec; the codecs are {', '.join(CODECS)}"
             raise UsageError(f"--field {name}={column}: {told}. Nor is it a column; there are {there}")
-    for asked in (*choice.columns, *choice.codecs, *choice.nulls):
+    for asked in (*choice.columns, *choice.codecs, *choice.nulls, *filter(None, (choice.label,))):
         if asked not in known:
             codec = choice.codecs.get(asked)
             more = f"; --field {asked}={codec}:{codec} renames column {codec!r}" if codec in columns else ""
@@ -360,6 +369,7 @@ def _too_wide(fields: int, chosen: Sequence[tuple[str, str, str]]) -> str:
 def is_taken(column: str, choice: FieldMapping) -> bool:
     """Return whether a user chose this column, by its own name or that of its field."""
     names = {column, field_name(column), field_name(column, "int"), choice.names.get(column, column)}
+    names |= {"label"} if column == choice.label else set()
     return not choice.columns or bool(names & set(choice.columns))
 
 

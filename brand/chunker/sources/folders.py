@@ -1,7 +1,8 @@
 """Which files are in an image or audio folder, and which index and label does each file get?
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
-the folders by path, within a folder the files by name. Files directly in the folder make an unlabelled (flat)
+the folders by path, within a folder the files by name. By option, classes have given numbers, or those of timm: the
+folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat)
 set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
 leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
 time.
@@ -10,19 +11,22 @@ time.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.labels import check_known, missing_classes
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.chunker.sources.splits import ALL, first_word, splits_among
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.noticed import Noticed
 from brand.formats.version import collection_of
 from brand.printable import printable
 
@@ -40,6 +44,7 @@ class _Findings:
     tables: list[str] = field(default_factory=list)
     """Tables of the texts of the audio files next to them."""
     ignored: int = 0
+    noticed: tuple[Noticed, ...] = ()
 
 
 @dataclass
@@ -126,13 +131,17 @@ def scan_folder(
     split = None if options.split in (None, ALL, root.name) else options.split
     scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None, split)
     tops = scan.class_folders() if options.with_labels else [""]
-    known = options.classes  # they have the first numbers, whether the folder has them or not
-    classes = None if tops == [""] else (*known, *(top for top in tops if top not in known))
+    found_classes = [] if tops == [""] else tops
+    if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
+        found_classes = replace(scan, problems=[], empty_folders=[]).leaf_folders(tops)
+    classes = None if tops == [""] else number_classes(found_classes, options)
+    if classes is None and options.classes is not None:
+        raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     writer, total = ListingWriter(work), 0
     for top in tops:
         batch: list[SourceFile] = []
-        for file in scan.files_below(top, label_of[top]):
+        for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
@@ -150,7 +159,26 @@ def scan_folder(
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
+    found["noticed"] = missing_classes(found_classes, options.classes or ())
     return ScannedFolder(root, listing, classes, **found)
+
+
+def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
+    """Return the names of all classes, by label: those that have numbers already, then those that were found, sorted.
+
+    Raises `UsageError` if classes were given and others are found.
+    """
+    known = options.known_classes
+    if options.classes is not None:
+        check_known(found, options.classes)
+    new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
+    return (*known, *new)
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts names as timm does: numbers by value, letters without case; then by the name itself."""
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if part.isdigit() else part for part in parts], name
 
 
 @dataclass
@@ -199,9 +227,27 @@ class _Scan(_Findings):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
 
-    def files_below(self, top: str, label: int) -> Iterator[SourceFile]:
-        """Yield the files of a class in order: folders sorted by path, files by name."""
-        folders: dict[str, list[str]] = {}
+    def leaf_folders(self, tops: Sequence[str]) -> list[str]:
+        """Return the names of all folders that hold files, each once."""
+        names = set[str]()
+        for top in tops:
+            for folder, files in self._walk(top):
+                if files and _is_utf8(folder):
+                    names.add(folder.rpartition("/")[2])
+        return sorted(names)
+
+    def files_below(self, top: str, label_of: Mapping[str, int], *, leaf: bool) -> Iterator[SourceFile]:
+        """Yield the files below a top-level folder in order: folders sorted by path, files by name.
+
+        The label is that of the top-level folder; with `leaf`, that of the folder that holds the file.
+        """
+        folders = dict(self._walk(top))
+        for folder in sorted(folders):
+            label = label_of.get(folder.rpartition("/")[2], -1) if leaf else label_of[top]
+            yield from self._usable(folder, folders.pop(folder), label)
+
+    def _walk(self, top: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield each folder with the sorted names of its files."""
         pending = [(top, frozenset[tuple[int, int]]())]
         while pending:
             folder, above = pending.pop()
@@ -222,13 +268,11 @@ class _Scan(_Findings):
                     names.append(entry.name)
             if not folder:
                 self.words.update(map(first_word, names))
-            folders[folder] = sorted(names)
+            yield folder, sorted(names)
             if empty and folder and _is_utf8(folder):
                 self.empty_folders.append(folder)
             elif empty and folder:
                 self.problems.append(Problem.of(folder, _NOT_UTF8))
-        for folder in sorted(folders):
-            yield from self._usable(folder, folders.pop(folder), label)
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
         root, sidecar_of, text_of = str(self.root), dict[str, int](), dict[str, str]()

@@ -347,6 +347,7 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
             "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
         )
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
+    source.describe(noticed=folder.noticed)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 

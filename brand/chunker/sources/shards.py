@@ -15,7 +15,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,6 +24,7 @@ import xxhash
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.blocks import bytes_of
+from brand.chunker.sources.labels import NO_LABELS, NewLabels, missing_classes
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -35,7 +36,7 @@ from brand.chunker.sources.spool import (
     source_of,
 )
 from brand.chunker.sources.workers import run_tasks
-from brand.errors import SchemaError, SourceError, counted
+from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.audio import missing_decoder
 from brand.formats.header import DecodeDefault, Schema
 from brand.formats.media import check_file, misfit
@@ -125,6 +126,20 @@ class Shards(ABC):
         """Facts about the source that are known before it is read."""
         self.decode: Mapping[str, DecodeDefault] = {}
         """Field -> how its images are decoded by default, as the tool does whose data they are."""
+        self.field_classes: Mapping[str, tuple[str, ...]] = {}
+        """Names of the values of other fields than `label`."""
+        self.numbers: NewLabels | None = None
+        """Other numbers for the source's labels."""
+
+    def give_classes(self, given: tuple[str, ...]) -> None:
+        """Give labels the numbers of these classes. Raises `UsageError` if there are no labels, or other classes."""
+        if ("label", "int") not in self.schema.fields:
+            raise UsageError(NO_LABELS)
+        if self.classes is not None:
+            self.numbers = NewLabels.of(self.classes, given)
+            self.noticed += missing_classes(self.classes, given)
+        self.choice += repr(self.numbers)
+        self.classes = given
 
     @abstractmethod
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
@@ -221,6 +236,7 @@ def exchange(
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
     spooled = source_of(folder, source.schema, ordered, source.noticed)
+    spooled.describe(field_classes=source.field_classes)
     return spooled, [p for part in ordered for p in part.problems], found
 
 
@@ -269,6 +285,8 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
         return []
     try:
         _check_files(plan.source.schema, block, validate=plan.validate)
+        if plan.source.numbers is not None:
+            block = replace(block, columns=plan.source.numbers.relabelled(block.columns, block.called))
         writer.add(encode_columns(plan.source.schema, block.columns, block.called))
     except SchemaError as error:
         if len(block) > 1:

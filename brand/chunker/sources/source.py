@@ -34,6 +34,7 @@ Indices = NDArray[np.integer[Any]]
 DURATION: Final = ("duration", "float")
 """The field, and its codec, of the seconds of an audio file."""
 
+NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {}
 _FILES_AT_ONCE: Final = 64
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
@@ -51,8 +52,16 @@ class Source(ABC):
 
     noticed: Sequence[Noticed] = ()
     """Facts about the source that its records do not show, such as skipped rows. They are stored in the manifest."""
+    field_classes: Mapping[str, tuple[str, ...]] = NO_NAMES
+    """Names of the values of other fields than `label`."""
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
+
+    def describe(
+        self, *, noticed: Sequence[Noticed] = (), field_classes: Mapping[str, tuple[str, ...]] = NO_NAMES
+    ) -> None:
+        """Take over facts that are known where the samples come from."""
+        self.noticed, self.field_classes = (*self.noticed, *noticed), field_classes
 
     @property
     def raw_bytes(self) -> int | None:

@@ -34,7 +34,7 @@ from brand.formats.chunk import front_size, pack_front, parse_preamble, read_fro
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import read_facts
-from brand.formats.header import DecodeDefault, Header
+from brand.formats.header import NO_LABEL, DecodeDefault, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
@@ -69,7 +69,7 @@ def decide(
     compression: Mode | Compression = options.compression
     layout, like = options.layout, options.like
     if like is not None:
-        like.check(source.schema, classes)
+        like.check(source.schema, classes, source.field_classes)
         compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
         write_order(order_path, source.stretches, options.seed)
@@ -82,7 +82,7 @@ def decide(
         compression=compression,
         layout=layout,
         schema=source.schema,
-        classes=classes,
+        names=source.field_classes if classes is None else {"label": classes, **source.field_classes},
         seed=options.seed,
         source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
         fingerprint=source.fingerprint(times=False),
@@ -255,11 +255,12 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     if header.classes is None:
         return
     labels = columns["label"]
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
+    wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
         raise SchemaError(
-            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}"
+            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}, whose "
+            f"labels are 0 to {len(header.classes) - 1}; {NO_LABEL} is no label"
         )
 
 

@@ -211,6 +211,7 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         seed=first.header.seed,
         source=first.header.source,
         decode=first.header.decode,
+        field_classes=first.header.field_classes,
     )
     manifests = [part.manifest for part in parts]
     files = {}

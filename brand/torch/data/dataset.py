@@ -161,6 +161,13 @@ class BrandDataset(Drawable):
         """Names of the labels, by label; None if labels have no names."""
         return self._source.data.classes
 
+    def classes_of(self, field: str) -> list[str]:
+        """Return the names of the values of a field, such as "fine_label", by value; -1 has none.
+
+        Raises `NoLabelsError` if the values have no names.
+        """
+        return self._source.data.classes_of(field)
+
     @property
     def targets(self) -> NDArray[np.int64]:
         """The label of each sample, shape (len,), as `ImageFolder.targets`, but a read-only array instead of a list.

@@ -21,7 +21,7 @@ from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
-from brand.torch.job.ranks import find_rank
+from brand.torch.job.ranks import find_rank, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
@@ -68,8 +68,8 @@ class BrandSampler(DistributedSampler[int]):
     Args:
         dataset: The data set to fetch from.
         seed: Seed of the order of every epoch. None: the seed of a `Mixture`; for a `BrandDataset`, 0.
-        num_replicas, rank: Number of ranks, and the number of this rank. None: from torch.distributed, torchrun or
-            Slurm, when the iteration begins.
+        num_replicas, rank: Number of ranks, and the number of this rank. None: from torch.distributed, JAX,
+            torchrun, Slurm or MPI, when the iteration begins; the log says from which.
         shuffle: Whether the order is random. False: the plain indices in their order, by random access, without
             prefetch.
         drop_last: If the number of samples is no multiple of the number of ranks: drop the rest (True), or give some
@@ -242,7 +242,9 @@ class BrandSampler(DistributedSampler[int]):
         """Settle the ranks of an iteration that begins. Raises `UsageError`."""
         dealt, (rank, replicas) = self._dealt(), self._ranks()
         self._source.check_ranks(replicas * dealt)
-        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
+        source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
+        what = f"{self.order!r}|{self.shuffle}"
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, self._source.name, what)
 
     def _ranks(self) -> tuple[int, int]:
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
