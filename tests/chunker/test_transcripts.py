@@ -351,7 +351,7 @@ def test_a_split_of_librispeech_has_the_texts_of_its_chapters(chapters: Path, tm
     """The folder of the corpus, and the split by its name: the tables of other splits are not read."""
     (chapters / "readers").rename(chapters / "dev-clean")
     shutil.copytree(chapters / "dev-clean", chapters / "test-other")
-    with pytest.raises(UsageError, match="--split dev-clean --split test-other|--split dev-clean, --split test-other"):
+    with pytest.raises(UsageError, match="--split dev-clean, --split test-other"):
         convert_audio(chapters, tmp_path / "no.brand", options(labels=False))
     convert_audio(chapters, tmp_path / "out.brand", options(labels=False, split="dev-clean"))
     assert sorted(texts(tmp_path / "out.brand").values()) == ["DUE ANCHE", "TRE", "UNO"]
