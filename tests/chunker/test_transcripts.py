@@ -282,7 +282,7 @@ def test_the_table_inside_the_folder_is_given_back(clips: Path, clips_set: Path,
 @pytest.fixture
 def chapters(clips: Path, tmp_path: Path) -> Path:
     """Three real clips as LibriSpeech lays them out: speaker, chapter, and a table of texts in each chapter."""
-    root = tmp_path / "LibriSpeech" / "dev-clean"
+    root = tmp_path / "LibriSpeech" / "readers"
     for number, (chapter, text) in enumerate((("19/198", "UNO"), ("19/198", "DUE ANCHE"), ("26/495", "TRE")), 1):
         folder = root / chapter
         folder.mkdir(parents=True, exist_ok=True)
@@ -299,9 +299,9 @@ def test_texts_of_a_chapter_are_read_as_librispeech_has_them(chapters: Path, tmp
     assert report.skipped == ()
     assert report.notes == ()
     assert texts(tmp_path / "out.brand") == {
-        "dev-clean/19/198/19-198-0001.wav": "UNO",
-        "dev-clean/19/198/19-198-0002.wav": "DUE ANCHE",
-        "dev-clean/26/495/26-495-0003.wav": "TRE",
+        "readers/19/198/19-198-0001.wav": "UNO",
+        "readers/19/198/19-198-0002.wav": "DUE ANCHE",
+        "readers/26/495/26-495-0003.wav": "TRE",
     }
     unpack(tmp_path / "out.brand", tmp_path / "back")
     assert files_below(tmp_path / "back") == files_below(chapters)
@@ -309,7 +309,7 @@ def test_texts_of_a_chapter_are_read_as_librispeech_has_them(chapters: Path, tmp
 
 def test_skipping_does_not_lose_the_texts_of_a_chapter(chapters: Path, tmp_path: Path) -> None:
     """Nor do several processes, or the files of the corpus that are no audio."""
-    (chapters / "SPEAKERS.TXT").write_text("19 | F | dev-clean | 1.0 | A reader\n")
+    (chapters / "SPEAKERS.TXT").write_text("19 | F | readers | 1.0 | A reader\n")
     with pytest.raises(
         SourceError, match=r"SPEAKERS\.TXT.*--transcripts names it.*--on-error skip leaves such files out"
     ):
@@ -327,7 +327,7 @@ def test_skipping_does_not_lose_the_texts_of_a_chapter(chapters: Path, tmp_path:
     ],
 )
 def test_a_line_of_a_chapter_that_fits_no_file_is_told(more: str, says: str, chapters: Path, tmp_path: Path) -> None:
-    with (chapters / "dev-clean/19/198/19-198.trans.txt").open("a") as table:
+    with (chapters / "readers/19/198/19-198.trans.txt").open("a") as table:
         table.write(more)
     with pytest.raises(SourceError, match=says):
         convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
@@ -338,10 +338,20 @@ def test_a_line_of_a_chapter_that_fits_no_file_is_told(more: str, says: str, cha
 
 def test_audio_without_a_line_of_the_chapter_is_counted(chapters: Path, tmp_path: Path) -> None:
     """And a chapter's table that is not UTF-8 is named."""
-    table = chapters / "dev-clean/19/198/19-198.trans.txt"
+    table = chapters / "readers/19/198/19-198.trans.txt"
     table.write_text(table.read_text().splitlines()[0])
     report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
     assert report.notes == ("1 audio file without a transcript; the text is empty there",)
     table.write_bytes(b"\xff\xfe1\0")
     with pytest.raises(SourceError, match=r"19-198\.trans\.txt: not a table of transcripts in UTF-8"):
         convert_audio(chapters, tmp_path / "other.brand", options(labels=False))
+
+
+def test_a_split_of_librispeech_has_the_texts_of_its_chapters(chapters: Path, tmp_path: Path) -> None:
+    """The folder of the corpus, and the split by its name: the tables of other splits are not read."""
+    (chapters / "readers").rename(chapters / "dev-clean")
+    shutil.copytree(chapters / "dev-clean", chapters / "test-other")
+    with pytest.raises(UsageError, match="--split dev-clean, --split test-other"):
+        convert_audio(chapters, tmp_path / "no.brand", options(labels=False))
+    convert_audio(chapters, tmp_path / "out.brand", options(labels=False, split="dev-clean"))
+    assert sorted(texts(tmp_path / "out.brand").values()) == ["DUE ANCHE", "TRE", "UNO"]
