@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
@@ -99,15 +101,17 @@ def convert_from(
         raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+    if not _is_streamed(kind, src):
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or FieldMapping())
-    if options.like is not None:  # before all of it is read
-        options.like.check(source.schema, source.classes)
-    with _open_work(dst, options) as work:
+    with ExitStack() as stack:
+        stack.enter_context(connections())
+        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        if options.like is not None:  # before all of it is read
+            options.like.check(source.schema, source.classes)
+        work = stack.enter_context(_open_work(dst, options))
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
@@ -115,6 +119,33 @@ def convert_from(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def _is_streamed(kind: str, src: Target) -> bool:
+    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
+    scheme = os.fspath(src).partition("://")[0].lower()
+    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
+
+
+def convert_tokens(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    tokens: TokenOptions | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Convert token files of language models: `.bin` with or without `.idx`, `.npy`, `.npz`; a file or a pattern.
+
+    Samples have `tokens`, an array of shape (tokens,) of the file's type; and `count`, the number of tokens, if each
+    sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
+    """
+    started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
+        source = open_tokens(local_source(src), tokens, work.folder)
+        report = Conversion(work, source, "tokens", None, options, on_progress).run()
+    notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
+    return replace(report, notes=notes, seconds=time.monotonic() - started)
 
 
 def pack(

@@ -18,9 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -76,7 +77,8 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        opened = arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        file_or_path = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(file_or_path, buffer_size=_READ_BYTES, pre_buffer=False)
     try:
         with opened as parquet:
             yield parquet
@@ -109,7 +111,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -117,7 +119,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.memory_map(str(self._files[0].path)) as file:
+        with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
@@ -128,7 +130,7 @@ class Saved(ArrowShards):
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().memory_map(str(file.path)) as stream:  # a batch, which may be large, is read as its rows are
+        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):

@@ -30,6 +30,7 @@ from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
+from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
@@ -139,7 +140,7 @@ def _codec(series: Any) -> str:
         return "int"
     if series.dtype.kind == "f":
         return "float"
-    values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
+    values = list(_first_values(series.iloc[:ROWS_LOOKED_AT]))
     if values and all(isinstance(value, bytes) for value in values):
         return codec_of_bytes(values[:LOOKED_AT])
     common = common_codec(map(codec_of_value, values))
@@ -147,6 +148,14 @@ def _codec(series: Any) -> str:
         kinds = ", ".join(sorted({type(value).__name__ for value in values}))
         raise SchemaError(f"column {series.name!r} holds values of several kinds ({kinds}): name its codec in a schema")
     return common
+
+
+def _first_values(series: Any) -> Iterator[Any]:
+    """Yield the values that are not missing; in place of bytes their beginning, because they may be large."""
+    for low, high in cut(_row_bytes(series.to_frame())):
+        for value in _values(series.iloc[low:high]):
+            if value is not None:
+                yield value[:HEAD_BYTES] if isinstance(value, bytes) else value
 
 
 def _values(series: Any) -> Any:
