@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -23,13 +23,16 @@ from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Block, Shard
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.stores.url import is_url, parse_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
+_LARGE_PAGE: Final = 256 << 20
+_PAGE_HELD: Final = 2
+"""Forms of a page in the memory of Arrow: decompressed, and as values."""
 _DAMAGED: Final = "it is damaged or truncated"
 _SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
 
@@ -44,18 +47,24 @@ class Parquet(ArrowShards):
         files = find_files(src, [".parquet", ".pq"], "Parquet file")
         self._stretches: list[tuple[ImportFile, list[int]]] = []
         shards, columns = [], None
+        pages = dict[str, int]()
         for file in files:
             with _opened(file) as parquet:
                 schema = parquet.schema_arrow
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
+                if (page := _largest_dictionary(parquet.metadata)) > _LARGE_PAGE:
+                    pages[file.name] = page
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
+        if pages:
+            self.least_held = _PAGE_HELD * max(pages.values())
+            self.notes += (_about_pages(pages),)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
@@ -84,6 +93,26 @@ def _opened(file: ImportFile) -> Iterator[Any]:
             yield parquet
     finally:
         arrow().default_memory_pool().release_unused()
+
+
+def _largest_dictionary(metadata: Any) -> int:
+    """Return about the size of the largest page of dictionary values, decompressed. It may hold a whole column."""
+    largest = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            if column.has_dictionary_page and group.total_byte_size > _LARGE_PAGE:
+                packed = column.data_page_offset - column.dictionary_page_offset
+                largest = max(largest, packed * column.total_uncompressed_size // max(1, column.total_compressed_size))
+    return largest
+
+
+def _about_pages(pages: Mapping[str, int]) -> str:
+    name, size = max(pages.items(), key=lambda item: item[1])
+    return (
+        f"{counted(len(pages), 'file')} with large pages, such as {name} with {size / 1e9:.1f} GB: Arrow reads a page"
+        f" as a whole, and takes {_PAGE_HELD} times its size. Write with write_batch_size=16, or smaller row groups"
+    )
 
 
 def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
