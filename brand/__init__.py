@@ -13,7 +13,7 @@ from brand.version import __version__
 
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
-    from brand.formats.media import Waveform as Waveform
+    from brand.formats.audio import Waveform as Waveform
     from brand.formats.preparation import DecodeAudio as DecodeAudio
     from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.node.setup.caching import Cache as Cache
@@ -55,7 +55,7 @@ _HOMES: Final = {
     **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
     "Cache": "brand.node.setup.caching",
     "Tls": "brand.node.setup.server_spec",
-    "Waveform": "brand.formats.media",
+    "Waveform": "brand.formats.audio",
     "migrate_state": "brand.torch.sampler.sampler",
     "pack": "brand.chunker",
 }

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.objects import connections
-from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
+from brand.chunker.importers.utterances import Utterances
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
+from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
     Target,
@@ -36,13 +39,14 @@ from brand.chunker.sources.request import (
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import spool
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
-from brand.formats.record import encode_columns
+from brand.formats.record import Records, encode_columns
 from brand.stores.url import is_url, parse_url
 
 
@@ -69,17 +73,27 @@ def convert_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert an audio folder.
 
-    Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (seconds, from the file's
-    header; nan if libsndfile cannot open it; no such field without the package soundfile), `text` if there are
-    transcripts, and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds
-    the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
-    `convert_images` does.
+    Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (the seconds that the file
+    decodes to; nan if it does not decode to its end; no such field without the package soundfile), `text` if there are
+    transcripts, and `key`.
+
+    `transcripts` is a TSV or CSV of path and text, or a manifest of NeMo, Lhotse, Kaldi, LJSpeech or Common Voice. The
+    samples are then the rows of the manifest, and segments of long recordings are cut. Without `transcripts`,
+    `clip.txt` or `clip.lab` holds the text of `clip.wav`, or `*.trans.txt` those of the files next to it. `columns`
+    names other columns, which become `str` fields. `dialect` is the form of a table
+    (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    return _convert_folder(make_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
+    request, started = make_request(src, dst, "audio", options, transcripts, columns, dialect), time.monotonic()
+    if request.table is None or (kind := kind_of_manifest(request.table)) is None:
+        return _convert_folder(request, dst, on_progress)
+    _check_dry_run(request.options)
+    source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
+    return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
 def convert_from(
@@ -97,8 +111,7 @@ def convert_from(
     `MissingExtraError` if a library is not installed.
     """
     options, started = options or Options(), time.monotonic()
-    if options.dry_run:
-        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
+    _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
     if not _is_streamed(kind, src):
@@ -106,12 +119,22 @@ def convert_from(
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    with ExitStack() as stack:
-        stack.enter_context(connections())
+    with connections():
         source: Shards = open_shards(kind, src, choice or FieldMapping())
-        if options.like is not None:  # before all of it is read
-            options.like.check(source.schema, source.classes)
-        work = stack.enter_context(_open_work(dst, options))
+        return _convert_shards(kind, source, dst, options, on_progress, started)
+
+
+def _check_dry_run(options: Options) -> None:
+    if options.dry_run:
+        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
+
+
+def _convert_shards(
+    kind: str, source: Shards, dst: Target, options: Options, on_progress: OnProgress, started: float
+) -> Report:
+    if options.like is not None:  # before all of it is read
+        options.like.check(source.schema, source.classes)
+    with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
@@ -209,15 +232,32 @@ def pack_samples(
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
+    pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks)
-            source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
+            rows = _table_records(table, pictures)
+            source: Source = spool(
+                rows,
+                parsed,
+                options.seed,
+                work.folder,
+                total=table.rows,
+                on_progress=on_progress,
+                noticed=pictures.noticed,
+            )
         else:
-            source = _python_source(samples, parsed, options.seed, work, on_progress)
+            source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
     renamed = () if table is None else tuple(table.fields.renamed)
     return replace(report, notes=renamed, seconds=time.monotonic() - started)
+
+
+def _table_records(table: Table, pictures: PictureCount) -> Iterator[Records]:
+    first = 0
+    for block in table.blocks:
+        pictures.of_columns(block.columns, first)
+        first += len(block)
+        yield encode_columns(table.fields.schema, block.columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
@@ -227,7 +267,9 @@ def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
     return open_store_work(str(parse_url(os.fspath(dst))), options.processes, dry_run=options.dry_run)
 
 
-def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
+def _python_source(
+    samples: Any, schema: Schema, seed: int, work: Work, pictures: PictureCount, on_progress: OnProgress
+) -> Source:
     """Return the source of the samples that `pack` is given.
 
     Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
@@ -235,10 +277,12 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
-        return spool(encoded(samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
+        records = encoded(pictures.of_samples(samples), schema)
+        return spool(records, schema, seed, work.folder, total=total, on_progress=on_progress, noticed=pictures.noticed)
     if not len(samples):
         raise SourceError("samples", "there are none")
-    return IndexableSource(samples, schema)
+    pictures.of_first(samples)
+    return IndexableSource(samples, schema, pictures.noticed())
 
 
 def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress) -> Report:

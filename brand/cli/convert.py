@@ -13,9 +13,10 @@ import click
 from brand.chunker import Options, Report, TokenOptions, convert_audio, convert_from, convert_images, convert_tokens
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
-from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.fields import FieldMapping, fields_told
 from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
+from brand.chunker.sources.texttable import QUOTES, Dialect
 from brand.cli.dataset import FOLDER, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
@@ -136,18 +137,51 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     return pairs
 
 
+TABLE_FORM: Final = options(
+    click.option("--separator", default="", metavar="CHARACTER", help="Between cells (default: from the first line)."),
+    click.option(
+        "--quote",
+        type=click.Choice(QUOTES),
+        help="Quotes around cells (default: none if the separator is a tab, else double).",
+    ),
+    click.option("--escape", default="", metavar="CHARACTER", help="Makes the character after it literal."),
+)
+"""The form of a table in text."""
+_PACK_COLUMNS: Final = click.option(
+    "--pack-columns",
+    "packed",
+    metavar="NAME=COLUMN,...",
+    multiple=True,
+    callback=_pairs,
+    help="Store columns of numbers as one array; 'pixel*' names several.",
+)
+_MORE_OPTIONS: Final = {
+    "csv": options(TABLE_FORM, _PACK_COLUMNS),
+    "jsonl": _PACK_COLUMNS,
+    "parquet": _PACK_COLUMNS,
+    "hf": _PACK_COLUMNS,
+}
+"""The options of some formats."""
+
+
+def dialect_of(given: dict[str, Any]) -> Dialect:
+    """Return the form of a table in text that the options tell, which are removed from `given`."""
+    return Dialect(given.pop("separator", ""), given.pop("quote", None) or "", given.pop("escape", ""))
+
+
 def import_verb(kind: str, run: Run) -> Callable[..., None]:
     """Make the command that converts one format of another tool; `run` converts with its options."""
 
     @_always
+    @_MORE_OPTIONS.get(kind, options())
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",
-        "codecs",
+        "told",
         metavar="NAME=CODEC",
         multiple=True,
         callback=_pairs,
-        help=f"Store a field with another codec: {' '.join(CODECS)}.",
+        help=f"Store a field with another codec: {' '.join(CODECS)}. NEW=COLUMN renames a column.",
     )
     @click.option(
         "--null",
@@ -158,6 +192,11 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         help="Value in place of a missing one (default: it is an error).",
     )
     @_on_error("sample")
+    @click.option(
+        "--validate/--no-validate",
+        default=None,
+        help="Decode every image and audio file, too (default: only its first bytes are looked at).",
+    )
     @one_machine
     @_JSON
     def verb(
@@ -165,12 +204,14 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         dst: str,
         *,
         columns: str | None,
-        codecs: dict[str, str],
+        told: dict[str, str],
         nulls: dict[str, str],
         as_json: bool,
         **given: Any,
     ) -> None:
-        choice = FieldMapping(names_of(columns), codecs, nulls)
+        packed = {name: names_of(some) for name, some in given.pop("packed", {}).items()}
+        dialect = dialect_of(given)
+        choice = FieldMapping(names_of(columns), nulls=nulls, packed=packed, dialect=dialect, **fields_told(told))
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -238,7 +279,8 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
 TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
-    help="TSV or CSV of path and text (default: name.txt or name.lab next to name.wav).",
+    help="TSV or CSV of path and text, or a manifest: NeMo, Lhotse, Kaldi (folder), LJSpeech, Common Voice. Default:"
+    " name.txt or name.lab next to name.wav, and *.trans.txt as in LibriSpeech.",
 )
 TEXT_COLUMNS: Final = click.option(
     "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."
@@ -248,6 +290,7 @@ TEXT_COLUMNS: Final = click.option(
 @convert.command()
 @TRANSCRIPTS
 @TEXT_COLUMNS
+@TABLE_FORM
 @folder_verb
 @several_machines
 def audio(
@@ -265,7 +308,7 @@ def audio(
     DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
-    texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
+    texts: dict[str, Any] = {"transcripts": transcripts, "columns": names, "dialect": dialect_of(together)}
     plan = functools.partial(plan_audio, src, dst, options, **texts)
     report = convert_together(plan, dst, options, on_progress, **together)
     return convert_audio(src, dst, options, **texts, on_progress=on_progress) if report is None else report

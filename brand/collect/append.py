@@ -33,6 +33,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.plan import Like
 from brand.chunker.plan.report import OnProgress, silent
 from brand.chunker.sources.request import Target
+from brand.chunker.sources.texttable import Dialect
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
@@ -69,12 +70,15 @@ def append_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add an audio folder to a collection, as `append_images` does; the arguments are those of `convert_audio`."""
 
     def convert(to: str, chosen: Options) -> Report:
-        return convert_audio(src, to, chosen, transcripts=transcripts, columns=columns, on_progress=on_progress)
+        return convert_audio(
+            src, to, chosen, transcripts=transcripts, columns=columns, dialect=dialect, on_progress=on_progress
+        )
 
     return _converted(collection, "audio", src, options, convert)
 

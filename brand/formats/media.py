@@ -1,23 +1,20 @@
-"""Which kind of image or audio file are these bytes, and what do they decode to?
+"""Which kind of image or audio file are these bytes, and what does an image decode to?
 
-The kind is found from the first bytes, never from the name. Decoding is left to Pillow and to libsndfile (package
-`soundfile`), which are imported when the first image or audio file is decoded.
+The kind is found from the first bytes, never from the name. Decoding of images is left to Pillow, which is imported
+when the first image is decoded; `audio` decodes audio.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from brand.errors import MissingExtraError
+from brand.formats.audio import decode_audio, duration
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
@@ -36,6 +33,9 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"MM\0*", "image/tiff"),
     (0, b"\0\0\0\x0cjP  \r\n\x87\n", "image/jp2"),
     (4, b"ftypavif", "image/avif"),
+    (4, b"ftypM4A ", "audio/mp4"),
+    (4, b"ftypM4B ", "audio/mp4"),
+    (0, b"#!AMR", "audio/amr"),
     (4, b"ftypavis", "image/avif"),
     (0, b"P5\n", "image/pnm"),
     (0, b"P6\n", "image/pnm"),
@@ -59,15 +59,6 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
 }
 _ERRORS: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error, zlib.error)
 """Errors that Pillow raises for bad input."""
-
-
-class Waveform(NamedTuple):
-    """A decoded audio file."""
-
-    samples: NDArray[np.float32]
-    """Shape (channels, frames), -1 to 1."""
-    rate: int
-    """Frames a second."""
 
 
 def kind_of(head: Buffer) -> str | None:
@@ -101,27 +92,14 @@ def check_image(data: Buffer) -> None:
         image.load()
 
 
-def decode_audio(data: Buffer) -> Waveform:
-    """Return all frames as float32. Raises ValueError if libsndfile cannot, `MissingExtraError` without soundfile."""
-    library = soundfile()
-    try:
-        samples, rate = library.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
-        raise ValueError(f"libsndfile cannot decode it: {error}") from error
-    return Waveform(np.ascontiguousarray(samples.T), int(rate))
-
-
-def duration(data: Buffer) -> float:
-    """Return the seconds of an audio file, from its head; nan if libsndfile cannot open it. Decodes nothing.
-
-    Raises `MissingExtraError` if soundfile is not installed.
-    """
-    library = soundfile()
-    try:
-        facts = library.info(io.BytesIO(data))
-        return facts.frames / facts.samplerate if facts.frames >= 0 else math.nan
-    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError, ZeroDivisionError):
-        return math.nan
+def check_file(field: str, data: Buffer) -> None:
+    """Decode a file of an `image` or `audio` field and drop it. Raises ValueError if it does not decode."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if field == "image":
+            check_image(data)
+        else:
+            decode_audio(data)
 
 
 def open_image(data: Buffer) -> Image.Image:
@@ -146,25 +124,6 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
-def soundfile() -> Any:
-    """Return the library that decodes audio. Raises `MissingExtraError`."""
-    try:
-        import soundfile as library
-    except ImportError as error:
-        raise MissingExtraError(
-            "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
-        ) from error
-    return library
-
-
-def has_soundfile() -> bool:
-    try:
-        soundfile()
-    except MissingExtraError:
-        return False
-    return True
-
-
 def other_kind(field: str, data: Buffer) -> str:
     """Return in words the kind of a file if it does not fit its `image` or `audio` field; empty if it fits."""
     kind = kind_of(data[:HEAD_BYTES])
@@ -180,7 +139,7 @@ def _opens(field: str, data: Buffer) -> bool:
     if len(data) < HEAD_BYTES or _looks_like_text(data):
         return False
     try:
-        (check_image if field == "image" else decode_audio)(data)
+        (check_image if field == "image" else duration)(data)
     except ValueError:
         return False
     return True

@@ -1,8 +1,8 @@
 """What was noticed about the samples of a data set: facts with a count, an example, and the option that helps.
 
-`look` counts the traits of images (`heads`) where all records pass: for each chunk, in the process that makes it, and
-again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and those of the segments of a
-collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
+`look` counts the traits of images (`heads`), and audio of unknown length, where all records pass: for each chunk, in
+the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and
+those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.formats import heads
 from brand.formats.header import Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
-from brand.formats.record import Records, payloads
+from brand.formats.record import Records, fixed_columns, payloads
 from brand.printable import printable
 
 MAX_NOTICED: Final = 1024
@@ -76,12 +76,22 @@ Counts = dict[tuple[str, str], tuple[int, int, str]]
 """(field, trait) -> (count, the smallest index of such a sample, its key)."""
 
 
-def has_images(schema: Schema) -> bool:
-    return any(codec == "image" for _, codec in schema.variable)
+UNKNOWN_DURATIONS: Final = "unknown_durations"
+
+
+def has_media(schema: Schema) -> bool:
+    """Whether `look` counts anything."""
+    return any(codec == "image" for _, codec in schema.variable) or bool(_measured(schema))
+
+
+def _measured(schema: Schema) -> str:
+    """Return the audio field whose length is in the field `duration`; empty if there is none."""
+    audio = [name for name, codec in schema.variable if codec == "audio"]
+    return audio[0] if audio and ("duration", "float") in schema.fields else ""
 
 
 def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) -> Counts:
-    """Count the traits of the images of some records, whose samples have these public indices."""
+    """Count the traits of the media of some records, whose samples have these public indices."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for name, codec in schema.variable:
         if codec != "image":
@@ -96,6 +106,10 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
             for trait in traits:
                 count, first = found.get((name, trait), (0, best))
                 found[name, trait] = count + more, best if indices[best] < indices[first] else first
+    if audio := _measured(schema):
+        unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
+        if len(unknown):
+            found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
@@ -119,7 +133,7 @@ def facts_of(counts: Counts, samples: int, decode: Mapping[str, Any]) -> tuple[N
 
     `decode` are the decode defaults of the fields, which change the advice.
     """
-    order = {trait: number for number, trait in enumerate(heads.TRAITS)}
+    order = {trait: number for number, trait in enumerate((*heads.TRAITS, UNKNOWN_DURATIONS))}
     facts = []
     for field, trait in sorted(counts, key=lambda which: (which[0], order[which[1]])):
         count, _, key = counts[field, trait]
@@ -139,11 +153,15 @@ _TEMPLATES: Final = {
     heads.CMYK: "{count} image[s] [is|are] CMYK and become[s|] RGB: mode='unchanged' keeps [it|them]",
     heads.ALPHA: "{count} image[s] [has|have] transparency: mode='RGBA' keeps it",
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
+    UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
+    " --on-error skip leaves such files out",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
 
 def _template(trait: str, decode: Any) -> str:
+    if trait == UNKNOWN_DURATIONS:
+        return _TEMPLATES[trait]
     if decode is not None and trait == heads.TURNED and decode.upright:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
     if decode is not None and trait != heads.TURNED and trait != heads.FRAMES and decode.mode == "unchanged":

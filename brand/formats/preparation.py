@@ -2,7 +2,8 @@
 
 These are the deterministic steps, before any random transform. A decode spec is plain data. The same bytes give the
 same values on every machine with the same decoder: simplejpeg for JPEG if it is installed, else Pillow; libsndfile
-(package `soundfile`) for audio, and soxr for another rate. A JPEG that becomes at most half as large is decoded at 1/2,
+(package `soundfile`) for audio, FFmpeg (package `av`) for kinds of it that libsndfile does not open, and soxr for
+another rate. A JPEG that becomes at most half as large is decoded at 1/2,
 1/4 or 1/8 of its size, which skips much of the work.
 """
 
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.formats.audio import decode_audio, ffmpeg, soundfile
 from brand.formats.header import Schema
-from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
+from brand.formats.media import as_rgb, open_image, pillow_errors
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ MOST_IN_ALL: Final = 1 << 28
 """Maximum pixels of a result: a file of one by a million pixels has no proportion that any shorter side could keep."""
 MOST_FRAMES: Final = 1 << 20
 """Maximum frames a second."""
+MOST_SECONDS: Final = 1 << 24
+"""Maximum seconds of an offset or a stretch of audio: half a year."""
 
 
 @dataclass(frozen=True)
@@ -123,22 +127,31 @@ class DecodeAudio:
     Args:
         rate: Frames a second, resampled by soxr. None: the rate of the file.
         mono: Whether channels are averaged to one.
+        seconds: Length of the stretch that is decoded, shorter if the file ends before. None: up to the end.
+        offset: Seconds at the begin of the file that are left out. Only the stretch is read, where the format permits.
 
-    Raises `UsageError` if the rate is not possible.
+    Raises `UsageError` if these are not possible.
     """
 
     codec: ClassVar[str] = "audio"
     """Codec of the fields that it decodes."""
     rate: int | None = None
     mono: bool = True
+    seconds: float | None = None
+    offset: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rate is not None and (type(self.rate) is not int or not 1 <= self.rate <= MOST_FRAMES):
             raise UsageError(f"{self}: a rate is 1 to {MOST_FRAMES:,} frames a second")
+        for value, least in ((self.seconds, "more than 0"), (self.offset, "0 or more")):
+            if value is not None and (type(value) not in (int, float) or not 0 <= value <= MOST_SECONDS):
+                raise UsageError(f"{self}: seconds are {least}, and at most {MOST_SECONDS:,}")
+        if self.seconds == 0 or self.offset is None:
+            raise UsageError(f"{self}: seconds are more than 0, and offset is 0 or more")
 
     def __call__(self, data: Buffer) -> NDArray[np.float32]:
         """Return the samples of a file. Raises ValueError if it cannot be decoded, `MissingExtraError`."""
-        clip = decode_audio(data)
+        clip = decode_audio(data, self.offset, self.seconds)
         samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
         if self.rate is not None and self.rate != clip.rate:
             samples = np.ascontiguousarray(_soxr().resample(samples.T, clip.rate, self.rate).T)
@@ -196,7 +209,9 @@ def decoders(codec: str) -> dict[str, str]:
             rates = _soxr().__version__
         except MissingExtraError:  # audio that keeps its rate needs no resampler
             rates = None
+        library = ffmpeg()
         versions = {"libsndfile": soundfile().__libsndfile_version__, "soxr": rates, "numpy": np.__version__}
+        versions["av"] = None if library is None else library.__version__
         return {name: str(version) for name, version in versions.items()}
     import PIL
     from PIL import features

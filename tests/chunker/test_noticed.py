@@ -13,7 +13,7 @@ import brand
 from brand.chunker import Options, convert_images
 from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.importers.textfiles import JsonLines
+from brand.chunker.importers.jsonfiles import JsonLines
 from brand.chunker.sources.shards import Bad, Block, exchange
 from brand.collect.append import append_images
 from brand.collect.changes import NamedSamples, delete

@@ -12,7 +12,7 @@ from brand.chunker import Report, convert_audio
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.unpack import unpack
-from tests.support import files_below, options
+from tests.support import brand, files_below, options
 
 SPEAKER = "it_IT_m_Carlo"
 
@@ -130,13 +130,24 @@ def test_a_row_of_no_clip_or_of_a_clip_twice_is_a_source_error(folder: Path, tab
         convert(folder, table)
 
 
+def test_a_name_without_folder_and_suffix_is_that_of_one_file(folder: Path) -> None:
+    """As in transcripts.txt of Multilingual LibriSpeech; two files of that name are not guessed between."""
+    assert convert(folder, "digits__1\tuno\nun\tun\n") == {
+        "a/digits__1.wav": "uno", "a/digits__2.wav": "", "a/digits__3.wav": "", "b/un.wav": "un",
+    }  # fmt: skip
+    shutil.rmtree(folder.parent / "out.brand")
+    shutil.copy(folder / "a/digits__1.wav", folder / "b")
+    with pytest.raises(SourceError, match=r"line 1.*there is no audio file 'digits__1'"):
+        convert(folder, "digits__1\tuno\nun\tun\n")
+
+
 @pytest.mark.parametrize(
     ("table", "named"),
     [
         ("a\tb\tc\n1\t2\t3\n", "column of paths"),
         ("path\tspeaker\tage\n", "one of texts"),
         ("", "found nothing"),
-        ("path\ttext\na/digits__1.wav\n", "line 2.*1 column,"),
+        ("path\ttext\na/digits__1.wav\n", "line 2.*1 cell,"),
         (b"path\ttext\na/digits__1.wav\t" + b"\xff\xfe\n", "UTF-8"),
     ],
 )
@@ -144,6 +155,35 @@ def test_a_table_without_the_columns_is_wrong_use(folder: Path, table: str | byt
     """The message says which columns are looked for and what was found."""
     with pytest.raises(UsageError, match=named):
         convert(folder, table)
+
+
+def test_quotes_in_a_tsv_belong_to_the_text(folder: Path) -> None:
+    """As Common Voice writes them; the report counts them, and a form that is named is obeyed."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.wav"))[:2]
+    (folder / "t.tsv").write_text(f'path\ttext\n{names[0]}\t"Hello" she said\n{names[1]}\t"all of it"\n')
+    told = brand("convert", "audio", folder, folder.parent / "set", "--transcripts", folder / "t.tsv", "-j", 1)
+    assert told.code == 0, told.err
+    stored = StoredDataSet(folder.parent / "set")
+    texts = {sample["key"]: sample["text"] for sample in map(stored.sample, range(len(stored)))}
+    assert [texts[name] for name in names] == ['"Hello" she said', '"all of it"']
+    assert "1 row has cells in quotes, and the quotes are kept: --quote double removes them" in told.out
+    (folder / "t.tsv").write_text(f'path\ttext\n{names[1]}\t"all of it"\n')
+    more = ("--transcripts", folder / "t.tsv", "--quote", "double", "-j", 1)
+    assert brand("convert", "audio", folder, folder.parent / "two", *more).code == 0
+    stored = StoredDataSet(folder.parent / "two")
+    assert [s["text"] for s in map(stored.sample, range(len(stored))) if s["key"] == names[1]] == ["all of it"]
+
+
+def test_a_tab_in_a_text_is_no_end_of_it(folder: Path) -> None:
+    """A row with more cells than the header is refused, and names its line."""
+    name = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.wav"))[0]
+    with pytest.raises(UsageError, match="line 2: it has 3 cells, and the header has 2 columns"):
+        convert(folder, f"path\ttext\n{name}\tone\ttwo\n")
+
+
+def test_the_form_of_a_table_needs_a_table(folder: Path) -> None:
+    told = brand("convert", "audio", folder, folder.parent / "set", "--quote", "double")
+    assert (told.code, "give the table with --transcripts" in told.err) == (2, True)
 
 
 def test_a_missing_table_is_wrong_use(folder: Path) -> None:
@@ -237,3 +277,71 @@ def test_the_table_inside_the_folder_is_given_back(clips: Path, clips_set: Path,
     """transcripts.tsv lies beside the class folders: it is no sample, and `unpack` lays it down again."""
     unpack(clips_set, tmp_path / "back")
     assert files_below(tmp_path / "back") == files_below(clips)
+
+
+@pytest.fixture
+def chapters(clips: Path, tmp_path: Path) -> Path:
+    """Three real clips as LibriSpeech lays them out: speaker, chapter, and a table of texts in each chapter."""
+    root = tmp_path / "LibriSpeech" / "dev-clean"
+    for number, (chapter, text) in enumerate((("19/198", "UNO"), ("19/198", "DUE ANCHE"), ("26/495", "TRE")), 1):
+        folder = root / chapter
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{chapter.replace('/', '-')}-000{number}"
+        shutil.copy(clips / SPEAKER / f"digits__{number}.wav", folder / f"{stem}.wav")
+        with (folder / f"{chapter.replace('/', '-')}.trans.txt").open("a", encoding="utf-8") as table:
+            table.write(f"{stem} {text}\n")
+    return root.parent
+
+
+def test_texts_of_a_chapter_are_read_as_librispeech_has_them(chapters: Path, tmp_path: Path) -> None:
+    """One table in each folder, which `unpack` restores; the tables are no samples."""
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    assert report.skipped == ()
+    assert report.notes == ()
+    assert texts(tmp_path / "out.brand") == {
+        "dev-clean/19/198/19-198-0001.wav": "UNO",
+        "dev-clean/19/198/19-198-0002.wav": "DUE ANCHE",
+        "dev-clean/26/495/26-495-0003.wav": "TRE",
+    }
+    unpack(tmp_path / "out.brand", tmp_path / "back")
+    assert files_below(tmp_path / "back") == files_below(chapters)
+
+
+def test_skipping_does_not_lose_the_texts_of_a_chapter(chapters: Path, tmp_path: Path) -> None:
+    """Nor do several processes, or the files of the corpus that are no audio."""
+    (chapters / "SPEAKERS.TXT").write_text("19 | F | dev-clean | 1.0 | A reader\n")
+    with pytest.raises(
+        SourceError, match=r"SPEAKERS\.TXT.*--transcripts names it.*--on-error skip leaves such files out"
+    ):
+        convert_audio(chapters, tmp_path / "refused.brand", options(labels=False))
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False, skip_errors=True, jobs=2))
+    assert [problem.path for problem in report.skipped] == ["SPEAKERS.TXT"]
+    assert sorted(texts(tmp_path / "out.brand").values()) == ["DUE ANCHE", "TRE", "UNO"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("19-198-0009 NEUN\n", r"19-198\.trans\.txt, line 3: the audio file '19-198-0009' is not next to the table"),
+        ("19-198-0001 EINS\n", r"19-198\.trans\.txt, line 3: the audio file '19-198-0001' is named a second time"),
+    ],
+)
+def test_a_line_of_a_chapter_that_fits_no_file_is_told(more: str, says: str, chapters: Path, tmp_path: Path) -> None:
+    with (chapters / "dev-clean/19/198/19-198.trans.txt").open("a") as table:
+        table.write(more)
+    with pytest.raises(SourceError, match=says):
+        convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False, skip_errors=True))
+    assert report.samples == 3
+    assert len(report.skipped) == 1
+
+
+def test_audio_without_a_line_of_the_chapter_is_counted(chapters: Path, tmp_path: Path) -> None:
+    """And a chapter's table that is not UTF-8 is named."""
+    table = chapters / "dev-clean/19/198/19-198.trans.txt"
+    table.write_text(table.read_text().splitlines()[0])
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    assert report.notes == ("1 audio file without a transcript; the text is empty there",)
+    table.write_bytes(b"\xff\xfe1\0")
+    with pytest.raises(SourceError, match=r"19-198\.trans\.txt: not a table of transcripts in UTF-8"):
+        convert_audio(chapters, tmp_path / "other.brand", options(labels=False))

@@ -4,11 +4,18 @@ webdataset  tar files
 mds         the folders of mosaicml-streaming
 litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
-textfiles   JSON Lines, CSV and TSV
+csvfiles    CSV and TSV
+jsonfiles   JSON Lines, and JSON files of arrays
+jsonvalues  the values of a JSON file, one at a time
 tokens      token files of language models, read in any order
 tables      a table given to `pack`
+manifests   the rows of manifests of speech
+utterances  the utterances that a manifest lists
+huggingface the data sets of Hugging Face that `pack` is given
 arrow       the common part of Parquet, Hugging Face and tables in memory
+times       dates, times and durations as texts
 fields      from the columns of a source to fields
+natural     the codecs that the first values of a column give it
 files       the files of a source, also compressed ones
 objects     the files of a source in a store, read as streams
 """
@@ -28,8 +35,8 @@ _HOMES: Final = {
     "hf": ("parquet", "open_hf"),
     "mds": ("mds", "Mds"),
     "litdata": ("litdata", "open_litdata"),
-    "jsonl": ("textfiles", "JsonLines"),
-    "csv": ("textfiles", "Csv"),
+    "jsonl": ("jsonfiles", "JsonLines"),
+    "csv": ("csvfiles", "Csv"),
 }
 FORMATS: Final = tuple(_HOMES)
 """The formats that `open_shards` reads."""

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import zstandard
 
-from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
+from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_file
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_file, first_arrays
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
@@ -42,7 +42,7 @@ from brand.chunker.importers.files import (
 )
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES
-from brand.chunker.sources.shards import Block, Shard, Shards
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
 
@@ -75,14 +75,14 @@ class LitData(Shards):
             self._offered = dict(zip(names, formats, strict=True))
         if not self._chunks:
             raise SourceError(str(index), "it lists no chunks")
-        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
+        taken = {name: kind for name, kind in self._offered.items() if is_read(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         codecs = {name: codec for name, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
         shards = (shard for _, shard in self._chunks)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
         first = held = 0
@@ -212,11 +212,10 @@ class LitDataRows(ArrowShards):
         first = next(self._batches(0), None)
         if first is None:
             raise SourceError(self._chunks[0][1].name, "it holds no rows")
-        rows = first.slice(0, LOOKED_AT)
-        columns = ArrowFields(first.schema, lambda names: [rows.select(names)], choice)
+        columns = ArrowFields(first.schema, lambda name: first_arrays(first.column(name)), choice)
         super().__init__((shard for _, shard in self._chunks), columns)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         yield from self._columns.blocks(self._checked(number))
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FieldMapping, choose, is_taken
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
@@ -83,7 +83,7 @@ class Mds(Shards):
                 raise SourceError(
                     shard.file.name, f"its columns are not those of {self._shards[0].file.name}: {shard.encodings}"
                 )
-        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
+        taken = {c: e for c, e in self._encodings.items() if is_read(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)

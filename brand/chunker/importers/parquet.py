@@ -14,15 +14,23 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
+from brand.chunker.importers.arrow import (
+    MOST_ROWS,
+    ArrowFields,
+    ArrowShards,
+    arrow,
+    arrow_errors,
+    arrow_file,
+    first_arrays,
+    intact,
+)
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.objects import ObjectPath
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError, counted
 from brand.stores.url import is_url, parse_url
 
@@ -66,7 +74,7 @@ class Parquet(ArrowShards):
             self.least_held = _PAGE_HELD * max(pages.values())
             self.notes += (_about_pages(pages),)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, groups = self._stretches[number]
         with _opened(file) as parquet:
@@ -86,8 +94,8 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        file_or_path = file.path.open() if isinstance(file.path, ObjectPath) else file.path
-        opened = arrow().parquet.ParquetFile(file_or_path, buffer_size=_READ_BYTES, pre_buffer=False)
+        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
     try:
         with opened as parquet:
             yield parquet
@@ -115,8 +123,9 @@ def _about_pages(pages: Mapping[str, int]) -> str:
     )
 
 
-def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
-    return islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
+def _first(parquet: Any, name: str) -> Iterator[Any]:
+    for batch in parquet.iter_batches(1, columns=[name], use_threads=False):
+        yield batch.column(name)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -140,6 +149,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
+        arrow()
         state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
@@ -151,12 +161,11 @@ class Saved(ArrowShards):
         with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        batches = [] if first is None else [first.slice(0, LOOKED_AT)]
+            first = next(intact(self._files[0].name, _DAMAGED, reader), None) or schema.empty_table()
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, lambda names: (batch.select(names) for batch in batches), choice))
+        super().__init__(shards, ArrowFields(schema, lambda name: first_arrays(first.column(name)), choice))
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
         with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are

@@ -10,30 +10,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow, value_bytes
-from brand.chunker.importers.fields import (
-    LOOKED_AT,
-    ROWS_LOOKED_AT,
-    FieldMapping,
-    Fields,
-    choose,
-    codec_of_bytes,
-    codec_of_value,
-    common_codec,
-)
+from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, value_bytes
+from brand.chunker.importers.fields import FieldMapping, Fields, choose
+from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream
+from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
 from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
-from brand.chunker.sources.shards import Block
+from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
-from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
+_MOST_INT: Final = (1 << 63) - 1
 _ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
@@ -43,7 +37,8 @@ class Table:
     """A table as fields."""
 
     fields: Fields
-    rows: int
+    rows: int | None
+    """None if that is not known before all are read."""
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
@@ -60,25 +55,11 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(
-            table.schema,
-            lambda names: table.select(names).slice(0, LOOKED_AT).to_batches(),
-            len(table),
-            batches,
-            schema,
-        )
+        return _arrow(table.schema, lambda name: first_arrays(table.column(name)), len(table), batches, schema)
     if ("datasets", "Dataset") in kinds:
-        stored = samples.with_format("arrow")  # the stored values, without decoding
-        mean = samples.data.nbytes // max(1, len(samples.data))
-        rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
-        batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
-        arrow_schema = samples.features.arrow_schema
-
-        def first(names: list[str]) -> Iterator[Any]:
-            for row in range(min(LOOKED_AT, len(samples))):
-                yield from stored[row].select(names).to_batches()
-
-        return _arrow(arrow_schema, first, len(samples), batches, schema)
+        return _hugging_face(samples, schema)
+    if ("datasets", "IterableDataset") in kinds:
+        return _hugging_face_stream(samples, schema)
     _refuse(samples, kinds)
     return None
 
@@ -95,14 +76,14 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
 
 def _arrow(
     arrow_schema: Any,
-    first_rows: Callable[[list[str]], Iterable[Any]],
-    rows: int,
+    first_values: Callable[[str], Iterable[Any]],
+    rows: int | None,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
-    columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
+    columns = ArrowFields(arrow_schema, first_values, choice, order=order)
+    return Table(columns.fields, rows, _without_bad(columns.blocks(batches)), columns.classes)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
@@ -110,17 +91,26 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
     if len(set(names)) < len(names) or any(not isinstance(name, str) for name in frame.columns):
         raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
     choice = _choice(names, schema)
-    natural = {name: _codec(frame[name]) for name in names}
-    fields = choose(((name, natural[name]) for name in schema or names), choice)
+    kinds = {name: _kinds(frame[name]) for name in names}
+    natural = {name: _codec(frame[name], kinds[name], choice) for name in names}
+    fields = choose(((name, natural[name]) for name in schema or names), choice, fits_of_values(kinds))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[Block | Bad]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
             rows = frame.iloc[start : start + _ROWS_AT_ONCE][list(fields.columns)]
             for low, high in cut(_row_bytes(rows)):
                 some, called = rows.iloc[low:high], Numbered(range(start + low, start + high), "row")
-                yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+                yield from fields.checked({column: _values(some[column]) for column in fields.columns}, called)
 
-    return Table(fields, len(frame), blocks())
+    return Table(fields, len(frame), _without_bad(blocks()))
+
+
+def _without_bad(blocks: Iterable[Block | Bad]) -> Iterator[Block]:
+    """Yield the blocks. Raises `SchemaError` for a sample that cannot be used."""
+    for block in blocks:
+        if isinstance(block, Bad):
+            raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
+        yield block
 
 
 def _row_bytes(frame: Any) -> NDArray[np.int64]:
@@ -135,27 +125,69 @@ def _row_bytes(frame: Any) -> NDArray[np.int64]:
     return sizes
 
 
-def _codec(series: Any) -> str:
-    if series.dtype.kind in "iub":
-        return "int"
+def _kinds(series: Any) -> list[str]:
+    """Return the kinds of the first values of a column; of one of numbers those that its dtype tells."""
+    if series.dtype.kind == "u":
+        return ["huge" if len(series) and (series.max() > _MOST_INT) else "int"]
+    if series.dtype.kind in "ib":
+        return ["int"]
     if series.dtype.kind == "f":
-        return "float"
-    values = list(_first_values(series.iloc[:ROWS_LOOKED_AT]))
-    if values and all(isinstance(value, bytes) for value in values):
-        return codec_of_bytes(values[:LOOKED_AT])
-    common = common_codec(map(codec_of_value, values))
-    if common is None:
-        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise SchemaError(f"column {series.name!r} holds values of several kinds ({kinds}): name its codec in a schema")
-    return common
+        return ["float"]
+    kinds = [kind_of_value(value) for value in _first_values(series)]
+    found = [kind for kind in kinds if kind != "null"]
+    return found[:LOOKED_AT] if {"image", "audio", "bytes"} & set(found) and common_codec(found) else kinds
+
+
+def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
+    common = common_codec(kinds)
+    if common is not None:
+        return common
+    if series.name in choice.codecs:
+        return choice.codecs[series.name]
+    types = {type(value) for value in _first_values(series) if value is not None}
+    names = ", ".join(sorted({each.__name__ for each in types}))
+    if len(types) == 1:
+        raise SchemaError(f"column {series.name!r} holds values of the class {names}, which no codec stores")
+    raise SchemaError(f"column {series.name!r} holds values of several kinds ({names}): name its codec in a schema")
+
+
+def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    stored = stored_rows(samples, has_schema=schema is not None)
+    if stored is None:
+        return None
+    mean = stored.data.nbytes // max(1, len(stored.data))
+    rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
+    batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
+    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema)
+
+
+def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    stored = stored_stream(samples, has_schema=schema is not None)
+    if stored is None:
+        return None
+    arrow_schema, first = samples.features.arrow_schema, partial(first_of_stream, stored)
+    return _arrow(arrow_schema, first, None, _stream_batches(stored), schema)
+
+
+def _stream_batches(stored: Any) -> Iterator[Any]:
+    """Yield the rows of a stream in batches that are bounded by bytes, however large a row is."""
+    held: list[Any] = []
+    size = 0
+    for row in stored.iter(1):
+        held.append(row)
+        size += row.nbytes
+        if size >= BLOCK_BYTES or len(held) >= _ROWS_AT_ONCE:
+            yield from arrow().concat_tables(held).combine_chunks().to_batches()
+            held, size = [], 0
+    if held:
+        yield from arrow().concat_tables(held).combine_chunks().to_batches()
 
 
 def _first_values(series: Any) -> Iterator[Any]:
-    """Yield the values that are not missing; in place of bytes their beginning, because they may be large."""
-    for low, high in cut(_row_bytes(series.to_frame())):
-        for value in _values(series.iloc[low:high]):
-            if value is not None:
-                yield value[:HEAD_BYTES] if isinstance(value, bytes) else value
+    """Yield the first values, of which some megabytes at a time are in memory."""
+    first = series.iloc[:ROWS_LOOKED_AT]
+    for low, high in cut(_row_bytes(first.to_frame())):
+        yield from _values(first.iloc[low:high])
 
 
 def _values(series: Any) -> Any:

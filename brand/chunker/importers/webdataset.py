@@ -33,8 +33,9 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
+from brand.chunker.importers.fields import FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.natural import FILES_LOOKED_AT, codec_of_bytes, common_codec
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError
 from brand.formats.constants import MAX_SAMPLE
@@ -295,7 +296,7 @@ class WebDataset(Shards):
             elif not self._some:
                 hint = f"--columns {','.join(self._fields.columns)} reads no others"
                 return Bad(called, f"it has a file .{ending}, and the first samples have none", hint)
-        for column, (name, codec) in zip(self._fields.columns, self.schema.fields, strict=True):
+        for column, name, codec in self._fields.pairs:
             if column in row and column != "key":
                 try:
                     row[column] = _value(codec, row[column])

@@ -192,7 +192,10 @@ class Options:
     skip_errors: bool = False
     """Leave out files that cannot be used, and report them, instead of failing at the first."""
     validate: bool | None = None
-    """Decode every file beforehand. None: only with `skip_errors`, because only decoding finds every bad file."""
+    """Decode every image and audio file before it is stored.
+
+    None: in a folder only with `skip_errors`, because only decoding finds every bad file; in data of other tools never.
+    """
     follow_links: bool = False
     """Follow symbolic links that lead out of the source, or to folders."""
     dry_run: bool = False

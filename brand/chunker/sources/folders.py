@@ -18,7 +18,7 @@ from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
+from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.version import collection_of
@@ -35,6 +35,8 @@ class _Findings:
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
     """Transcripts next to audio files that cannot be used."""
+    tables: list[str] = field(default_factory=list)
+    """Tables of the texts of the audio files next to them."""
     ignored: int = 0
 
 
@@ -161,8 +163,10 @@ class _Scan(_Findings):
             yield from self._usable(folder, folders.pop(folder), label)
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
-        root, sidecar_of = str(self.root), dict[str, int]()
+        root, sidecar_of, text_of = str(self.root), dict[str, int](), dict[str, str]()
         if self.sidecars:
+            text_of = self._texts_of(folder, names)
+            names = [name for name in names if not name.endswith(TEXTS_OF_FOLDER)]
             stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
             for name in names:
                 stem, suffix = os.path.splitext(name)
@@ -177,11 +181,32 @@ class _Scan(_Findings):
             sidecar = sidecar_of.get(os.path.splitext(name)[0], 0) if sidecar_of else 0
             reason, facts = self._why_unusable(path, key)
             if facts is not None:
-                yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+                text = text_of.get(os.path.splitext(name)[0], "") if text_of else ""
+                yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar, text)
                 continue
             self.problems.append(Problem.of(key, reason))
             stem = os.path.splitext(key)[0]
             self.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if sidecar & bit]
+
+    def _texts_of(self, folder: str, names: list[str]) -> dict[str, str]:
+        """Return the texts in the tables of a folder, by the names of audio files without their suffixes."""
+        stems, found = {os.path.splitext(name)[0] for name in names}, dict[str, str]()
+        for table in (name for name in names if name.endswith(TEXTS_OF_FOLDER)):
+            key = _join(folder, table)
+            try:
+                lines = (self.root / key).read_text(encoding="utf-8-sig").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                self.problems.append(Problem.of(key, f"not a table of transcripts in UTF-8: {error}"))
+                continue
+            self.tables.append(key)
+            for number, line in enumerate(lines, 1):
+                stem, _, text = line.strip().partition(" ")
+                if stem in found or (stem and stem not in stems):
+                    why = "is named a second time" if stem in found else "is not next to the table"
+                    self.problems.append(Problem.of(f"{key}, line {number}", f"the audio file {stem!r} {why}"))
+                elif stem:
+                    found[stem] = text.strip()
+        return found
 
     def _why_unusable(self, path: str, key: str) -> tuple[str, os.stat_result | None]:
         if not _is_utf8(key):

@@ -10,9 +10,7 @@ once, row by row. This takes 16 bytes of memory for each audio file.
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +20,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import SourceError, UsageError, counted
+from brand.chunker.sources.texttable import Dialect, TextTable
+from brand.errors import SourceError, UsageError
 from brand.formats.arrays import flush, map_array, release
 from brand.formats.header import is_field_name
+from brand.formats.noticed import Noticed
 from brand.printable import escaped
 
 ENTRY: Final = np.dtype(
@@ -46,6 +46,9 @@ SIDECARS: Final = {".txt": 1, ".lab": 2}
 """Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
 
 
+TEXTS_OF_FOLDER: Final = ".trans.txt"
+"""End of the name of a table that has the texts of the audio files next to it, one per line, as LibriSpeech has it."""
+
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 RESERVED: Final = ("index", "key", "audio", "label", "duration", "text")
@@ -62,6 +65,8 @@ class SourceFile(NamedTuple):
     size: int
     modified_ns: int
     sidecar: int = 0
+    text: str = ""
+    """Transcript from a table next to the file."""
 
 
 class ListingWriter:
@@ -71,6 +76,7 @@ class ListingWriter:
         self.folder, self.count = folder, 0
         self._names: BinaryIO = (folder / "names.bin").open("wb")
         self._entries: BinaryIO = (folder / "entries.bin").open("wb")
+        self._texts: BinaryIO | None = None  # opened at the first text: most folders have none
         self._name_at = 0
 
     def add(self, files: list[SourceFile]) -> None:
@@ -84,6 +90,13 @@ class ListingWriter:
         rows["size"] = [file.size for file in files]
         rows["modified_ns"] = [file.modified_ns for file in files]
         rows["sidecar"] = [file.sidecar for file in files]
+        if any(file.text for file in files):
+            self._texts = self._texts or (self.folder / "texts.bin").open("wb")
+            texts = [file.text.encode() for file in files]
+            text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+            rows["text_at"] = self._texts.tell() + np.cumsum(text_sizes) - text_sizes
+            rows["text_size"] = text_sizes
+            self._texts.write(b"".join(texts))
         self._names.write(b"".join(names))
         self._entries.write(rows.tobytes())
         self._name_at += int(sizes.sum())
@@ -93,6 +106,8 @@ class ListingWriter:
         """Finish writing, and open the listing."""
         self._names.close()
         self._entries.close()
+        if self._texts is not None:
+            self._texts.close()
         return Listing(self.folder)
 
 
@@ -192,12 +207,17 @@ class Listing:
 
 
 def join_table(
-    table: Path, root: Path, listing: Listing, unusable: Collection[str], columns: Sequence[str] = ()
+    table: Path,
+    root: Path,
+    listing: Listing,
+    unusable: Collection[str],
+    columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
 ) -> tuple[int, list[str]]:
     """Give each audio file that the table names its text, and its values in `columns`.
 
-    Rows of `unusable` files (names as `escaped` writes them) are skipped. Returns how many files got a text, and the
-    names of the columns that were not chosen.
+    Rows of `unusable` files (names as `escaped` writes them) are skipped. Returns how many files got a text, and notes:
+    the columns that were not chosen, and facts about the rows.
 
     Raises `UsageError` if the table lacks one of the two columns or a wanted one, `SourceError` if a row names no audio
     file, or names one for the second time.
@@ -205,7 +225,7 @@ def join_table(
     find = _Finder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
-    rows = _TableRows(table, tuple(columns))
+    rows = TableRows(table, tuple(columns), dialect or Dialect())
     bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
@@ -231,7 +251,8 @@ def join_table(
             told[index] = True
     flush(entries)
     flush(sizes)
-    return int(told.sum()), rows.left
+    notes = [not_taken(table, rows.left)] if rows.left else []
+    return int(told.sum()), [*notes, *(fact.text for fact in rows.noticed)]
 
 
 def not_taken(table: Path, left: Sequence[str]) -> str:
@@ -245,56 +266,74 @@ def not_taken(table: Path, left: Sequence[str]) -> str:
 
 
 class _Finder:
-    """Key -> index, by hashed key."""
+    """Key -> index, by hashed key. A name without folder and suffix finds the one file that is called so."""
 
     def __init__(self, listing: Listing) -> None:
-        hashes = np.fromiter((_hash(listing.key(i)) for i in range(len(listing))), np.uint64, len(listing))
-        self._listing, self._order = listing, np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+        self._listing = listing
+        self._by_key = _Hashed(listing.key(index) for index in range(len(listing)))
 
     def __call__(self, key: str) -> int | None:
-        at = int(np.searchsorted(self._hashes, np.uint64(_hash(key))))
-        index = int(self._order[at]) if at < len(self._order) else -1
-        return index if index >= 0 and self._listing.key(index) == key else None
+        found = [index for index in self._by_key.find(key) if self._listing.key(index) == key]
+        if not found and "/" not in key:
+            found = [index for index in self._by_stem.find(key) if _stem(self._listing.key(index)) == key]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _by_stem(self) -> _Hashed:
+        return _Hashed(_stem(self._listing.key(index)) for index in range(len(self._listing)))
 
 
-class _TableRows:
+class _Hashed:
+    """The positions of texts, by hashed text."""
+
+    def __init__(self, texts: Iterator[str]) -> None:
+        hashes = np.fromiter(map(_hash, texts), np.uint64)
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+
+    def find(self, text: str) -> list[int]:
+        """Return the positions of texts with the hash of this one."""
+        low, high = (np.searchsorted(self._hashes, np.uint64(_hash(text)), side) for side in ("left", "right"))
+        found: list[int] = self._order[low:high].tolist()
+        return found
+
+
+def _stem(key: str) -> str:
+    return os.path.splitext(key.rpartition("/")[2])[0]
+
+
+class TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
-    def __init__(self, table: Path, columns: tuple[str, ...]) -> None:
-        self._table, self._columns = table, columns
+    def __init__(self, table: Path, columns: tuple[str, ...], dialect: Dialect) -> None:
+        self._table, self._columns, self._dialect = table, columns, dialect
         self.left: list[str] = []
         """Names of the columns that were not chosen; known after the first row is read."""
+        self.noticed: tuple[Noticed, ...] = ()
+        """Facts about the rows; known after all are read."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         table = self._table
-        csv.field_size_limit(min(sys.maxsize, 1 << 24))
         try:
-            with table.open(newline="", encoding="utf-8-sig") as file:
-                head = file.readline()
-                tabs = table.suffix.lower() == ".tsv" or "\t" in head
-                file.seek(0)
-                reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(file)
-                first = next(reader, [])
+            with table.open("rb") as file:
+                rows = TextTable(table.name, str(table), file, self._dialect)
+                first = list(rows.header)
                 path_at, text_at, has_head = _columns_of(table, first)
                 taken = (path_at, text_at, *self._places(first if has_head else []))
                 self.left = [name for at, name in enumerate(first) if at not in taken and name.strip()]
                 if not has_head:
-                    yield 1, first[path_at], first[text_at]
-                for row in reader:
-                    if not row:
-                        continue
-                    if len(row) <= max(taken):
-                        raise UsageError(
-                            f"{table}, line {reader.line_num}: {counted(len(row), 'column')}, expected {len(first)}"
-                        )
-                    yield reader.line_num, *(row[at] for at in taken)
+                    yield rows.header_line, first[path_at], first[text_at]
+                for line, row, fault in rows:
+                    if fault is not None:
+                        raise UsageError(f"{table}, line {line}: {fault.reason}. {fault.hint}".rstrip(". "))
+                    yield line, *(row[at] for at in taken)
+                self.noticed = rows.noticed
+        except SourceError as error:
+            raise UsageError(f"not a table in UTF-8: {error}") from error
         except FileNotFoundError:
             raise UsageError(f"{table}: there is no such table of transcripts") from None
         except IsADirectoryError:
             raise UsageError(f"{table}: a table of transcripts is a file, this is a folder") from None
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{table}: not a table in UTF-8: {error}") from error
 
     def _places(self, head: list[str]) -> list[int]:
         names = [name.strip() for name in head]

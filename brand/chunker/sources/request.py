@@ -26,12 +26,14 @@ import numpy as np
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
-from brand.chunker.sources.listing import join_table, not_taken
+from brand.chunker.sources.listing import join_table
 from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
+from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
-from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
+from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -75,6 +77,7 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    names += folder.tables
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
         return []
@@ -166,14 +169,8 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
 
 def misfit_hint(source: FolderSource) -> str:
     """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
-    total, kinds = len(source), set[str]()
-    looked_at = min(total, _LOOKED_AT)
-    for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
-        try:
-            with (source.root / source.listing.key(index)).open("rb") as file:
-                kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
-        except OSError:
-            continue
+    total, heads = len(source), _heads(source)
+    looked_at, kinds = len(heads), {(kind_of(head) or "").partition("/")[0] for head in heads}
     if source.file_field in kinds or not kinds:
         return ""
     what = {"image": "an image", "audio": "an audio file"}[source.file_field]
@@ -186,6 +183,15 @@ def misfit_hint(source: FolderSource) -> str:
     return f"In this folder {which} is {what}: {how}"
 
 
+def _heads(source: FolderSource) -> list[bytes]:
+    """Return the first bytes of some files, evenly spread over the folder."""
+    heads = []
+    for index in np.linspace(0, max(0, len(source) - 1), min(len(source), _LOOKED_AT), dtype=np.int64).tolist():
+        with suppress(OSError), (source.root / source.listing.key(index)).open("rb") as file:
+            heads.append(file.read(HEAD_BYTES))
+    return heads
+
+
 @dataclass(frozen=True)
 class FolderRequest:
     """The conversion of a folder that a user asks for."""
@@ -196,6 +202,8 @@ class FolderRequest:
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
     """Other columns of the table that become fields."""
+    dialect: Dialect = field(default_factory=Dialect)
+    """The form of the table."""
     options: Options = field(default_factory=Options)
 
 
@@ -251,21 +259,24 @@ def make_request(
     options: Options | None,
     table: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
 ) -> FolderRequest:
     """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
+    if dialect not in (None, Dialect()) and table is None:
+        raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
     root = Path(os.path.normpath(local_source(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
     transcripts = None if table is None else Path(local_source(table))
-    if transcripts is not None and not transcripts.is_file():
-        what = "it is not a file" if transcripts.exists() else "there is no such file"
-        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, TSV or CSV")
-    return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
+    if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
+        what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
+        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
+    return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -305,11 +316,14 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
     if table is not None:
         unusable = {problem.path for problem in folder.problems}
-        told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
-        notes += [not_taken(table, left)] if left else []
+        told, more = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
+        notes += more
         without = len(folder.listing) - told
-        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
-    with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
+        notes += _without_text(without)
+    with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())
+    if with_text and table is None:
+        entries = folder.listing.entries
+        notes += _without_text(int(((entries["sidecar"] == 0) & (entries["text_size"] == 0)).sum()))
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
@@ -320,11 +334,21 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 
 
+def _without_text(count: int) -> list[str]:
+    return [f"{counted(count, 'audio file')} without a transcript; the text is empty there"] if count else []
+
+
 @contextmanager
 def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
     """Add advice to the error of a file that cannot be used; `skipping` is whether errors are skipped already."""
     try:
         yield
     except SourceError as error:
-        otherwise = "--validate finds such files beforehand" if skipping else SKIP_HINT
-        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or otherwise) from error
+        hint = "--validate finds such files beforehand" if skipping else SKIP_HINT
+        if error.reason.endswith(INSTALL_FFMPEG):
+            heads = _heads(source)
+            such = sum(map(bool, map(missing_decoder, heads)))
+            hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
+        elif source.file_field == "audio" and error.reason.endswith(" text"):
+            hint = f"If it has the texts of audio files, --transcripts names it. {SKIP_HINT}, without their texts"
+        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error

@@ -36,8 +36,9 @@ from brand.chunker.sources.spool import (
 )
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
+from brand.formats.audio import missing_decoder
 from brand.formats.header import Schema
-from brand.formats.media import other_kind
+from brand.formats.media import check_file, other_kind
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
@@ -160,12 +161,24 @@ class ExchangeContext:
     """Folder of the parts."""
     skip: bool
     """Leave out samples that cannot be used."""
+    validate: bool
+    """Decode images and audio files."""
 
     def identity(self, number: int) -> str:
         """Return the identity of the contents of a part, as far as it is known before reading."""
         source = self.source
         shards = [(shard.name, shard.bytes, shard.mark) for shard in self._shards(number)]
-        told = [_VERSION, source.kind, source.schema.fields, source.choice, self.seed, self.skip, number, shards]
+        told = [
+            _VERSION,
+            source.kind,
+            source.schema.fields,
+            source.choice,
+            self.seed,
+            self.skip,
+            self.validate,
+            number,
+            shards,
+        ]
         return xxhash.xxh3_128_hexdigest(json.dumps(told).encode("utf-8", "surrogateescape"))
 
     def bytes(self, number: int) -> int:
@@ -185,7 +198,9 @@ def exchange(
     Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
     """
     stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
-    plan = ExchangeContext(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
+    plan = ExchangeContext(
+        source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors, options.validate is True
+    )
     with storage_errors(folder, "cannot write"):
         plan.folder.mkdir(exist_ok=True)
         _remove_others(plan)
@@ -213,7 +228,7 @@ def exchange(
 def _sample_bytes(source: Shards) -> int:
     """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
     with suppress(SourceError):
-        for block in source.read(0):
+        for block in source.read(0) if source.shards else ():
             if isinstance(block, Block) and len(block):
                 return sum(sum(map(bytes_of, values)) for values in block.columns.values()) // len(block)
     return 0
@@ -254,7 +269,7 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
     if not len(block):
         return []
     try:
-        _check_files(plan.source.schema, block)
+        _check_files(plan.source.schema, block, validate=plan.validate)
         writer.add(encode_columns(plan.source.schema, block.columns, block.called))
     except SchemaError as error:
         if len(block) > 1:
@@ -265,14 +280,29 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
     return []
 
 
-def _check_files(schema: Schema, block: Block) -> None:
-    """Raise `SchemaError` if a value of an image or audio field is not such a file."""
+def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
+    """Raise `SchemaError` if a value of an image or audio field is not such a file; with `validate` decode it, too."""
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
-                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
-                if found:
-                    raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
+                if isinstance(data, bytes) and data and (why := _why_unusable(codec, data, validate=validate)):
+                    raise SchemaError(f"{called}, field {name!r} ({codec}): {why}")
+
+
+def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
+    """Return in words why these bytes are no file of an image or audio field; empty if they are."""
+    missing = missing_decoder(data) if codec == "audio" else ""
+    if missing:
+        return missing
+    found = other_kind(codec, data)
+    if found:
+        return f"its contents are {found}"
+    if validate:
+        try:
+            check_file(codec, data)
+        except ValueError as error:
+            return str(error)
+    return ""
 
 
 def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:

@@ -8,9 +8,8 @@ and the spool is a source.
 from __future__ import annotations
 
 import os
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
+from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.media import check_file, other_kind
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, together
 from brand.formats.values import LARGE, Buffer
@@ -137,11 +137,8 @@ class FolderSource(Source):
         """Read and decode one file. Raises `SourceError` if it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
-        decode: Callable[[Buffer], object] = check_image if self.file_field == "image" else decode_audio
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                decode(data)
+            check_file(self.file_field, data)
         except ValueError as error:
             raise SourceError(self.listing.key(index), str(error)) from error
 
@@ -213,6 +210,9 @@ class FolderSource(Source):
         return data
 
     def _check_kind(self, index: int, data: Buffer) -> None:
+        missing = missing_decoder(data) if self.file_field == "audio" else ""
+        if missing:
+            raise SourceError(self.listing.key(index), missing)
         found = other_kind(self.file_field, data)
         if found:
             article = "an" if self.file_field[0] in "ai" else "a"
@@ -226,8 +226,14 @@ class FolderSource(Source):
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
-        fixed += [duration(data)] if self._with_duration else []
+        fixed += [self._seconds(index, data)] if self._with_duration else []
         return record_parts(self.schema, fixed, payloads)
+
+    def _seconds(self, index: int, data: Buffer) -> float:
+        try:
+            return duration(data)
+        except ValueError as error:
+            raise SourceError(self.listing.key(index), str(error)) from error
 
     def _text(self, index: int) -> bytes:
         sidecars = self.sidecars(index)
@@ -250,8 +256,8 @@ def _read_large(descriptor: int, size: int) -> memoryview:
 class IndexableSource(Source):
     """Anything with `len` and `[i]` that returns dicts. Each worker asks for its own items."""
 
-    def __init__(self, samples: Any, schema: Schema) -> None:
-        self.samples, self.schema, self.stretches = samples, schema, (len(samples),)
+    def __init__(self, samples: Any, schema: Schema, noticed: Sequence[Noticed] = ()) -> None:
+        self.samples, self.schema, self.stretches, self.noticed = samples, schema, (len(samples),), noticed
 
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""

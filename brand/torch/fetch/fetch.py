@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
+from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
-from brand.formats.media import decode_audio, decode_image
+from brand.formats.media import decode_image
 from brand.formats.record import RecordDecoder
 from brand.node.client.decoded import DecodedField
 from brand.node.serve.repeats import Repeats
