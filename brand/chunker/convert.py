@@ -34,6 +34,7 @@ from brand.chunker.sources.request import (
     hinted,
     local_source,
     make_request,
+    url_of,
     write_skipped,
 )
 from brand.chunker.sources.shards import Shards, exchange
@@ -45,6 +46,7 @@ from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.header import Schema
+from brand.formats.preparation import DecodeImage, defaults_of
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, encode_columns
 from brand.stores.url import is_url, parse_url
@@ -114,13 +116,17 @@ def convert_from(
     _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if not _is_streamed(kind, src):
+    url = url_of(src)
+    if url is not None and _is_streamed(kind, url[0]):
+        src = f"{url[0]}://{url[1]}"
+    else:
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
+    choice = replace(choice or FieldMapping(), split=options.split)
     with connections():
-        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        source: Shards = open_shards(kind, src, choice, on_progress)
         return _convert_shards(kind, source, dst, options, on_progress, started)
 
 
@@ -136,18 +142,17 @@ def _convert_shards(
         options.like.check(source.schema, source.classes)
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
-        conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
+        conversion = Conversion(work, spooled, kind, source.classes, options, on_progress, source.decode)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
-    notes = (*source.notes, *again, compared)
+    notes = (*report.notes, *source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
-def _is_streamed(kind: str, src: Target) -> bool:
+def _is_streamed(kind: str, scheme: str) -> bool:
     """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    scheme = os.fspath(src).partition("://")[0].lower()
-    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
+    return scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(
@@ -171,7 +176,7 @@ def convert_tokens(
     return replace(report, notes=notes, seconds=time.monotonic() - started)
 
 
-def pack(
+def pack(  # noqa: PLR0913 - a keyword each
     samples: Any,
     dst: Target,
     schema: Mapping[str, str] | None = None,
@@ -182,6 +187,7 @@ def pack(
     chunk_bytes: int | None = None,
     compression: Mode = "auto",
     jobs: int | None = None,
+    decode: Mapping[str, DecodeImage] | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
@@ -202,6 +208,8 @@ def pack(
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
         compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
         jobs: Processes (default: one per core). The result does not depend on it.
+        decode: Field -> `DecodeImage(mode=..., upright=...)` or `DecodeMask()`: how readers decode its images, unless
+            they say otherwise. Default: RGB, not turned; images of a `Dataset` of Hugging Face upright, as it does.
         on_progress: Called with a `Progress` from time to time.
 
     Raises:
@@ -212,7 +220,7 @@ def pack(
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
     options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
-    return pack_samples(samples, dst, schema, classes, options, on_progress)
+    return pack_samples(samples, dst, schema, classes, options, on_progress, decode)
 
 
 def pack_samples(
@@ -222,12 +230,16 @@ def pack_samples(
     classes: Iterable[str] | None,
     options: Options,
     on_progress: OnProgress,
+    decode: Mapping[str, DecodeImage] | None = None,
 ) -> Report:
     """Do the work of `pack`, with the options of a conversion."""
     table = table_of(samples, schema)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
+    told = defaults_of(decode or {}, parsed)
+    natural = {} if table is None else table.decode
+    defaults = told | {name: default for name, default in natural.items() if name not in (decode or {})}
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
@@ -247,9 +259,9 @@ def pack_samples(
             )
         else:
             source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
-        report = Conversion(work, source, "python", names, options, on_progress).run()
+        report = Conversion(work, source, "python", names, options, on_progress, defaults).run()
     renamed = () if table is None else tuple(table.fields.renamed)
-    return replace(report, notes=renamed, seconds=time.monotonic() - started)
+    return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 
 def _table_records(table: Table, pictures: PictureCount) -> Iterator[Records]:

@@ -17,7 +17,7 @@ from brand.chunker.importers.fields import FieldMapping, fields_told
 from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
 from brand.chunker.sources.texttable import QUOTES, Dialect
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import FOLDER, PLUGIN, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
@@ -62,6 +62,10 @@ _always: Final = options(
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+    PLUGIN,
+)
+_split: Final = click.option(
+    "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."
 )
 
 
@@ -87,7 +91,7 @@ def _run(
     `noun` names one item of the source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
-    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
     chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
@@ -104,6 +108,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
     """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
+    @_split
     @_on_error("file")
     @click.option(
         "--validate/--no-validate",
@@ -174,6 +179,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
 
     @_always
     @_MORE_OPTIONS.get(kind, options())
+    @_split
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",
@@ -211,7 +217,8 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
     ) -> None:
         packed = {name: names_of(some) for name, some in given.pop("packed", {}).items()}
         dialect = dialect_of(given)
-        choice = FieldMapping(names_of(columns), nulls=nulls, packed=packed, dialect=dialect, **fields_told(told))
+        codecs, renames = fields_told(told)
+        choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect)
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -363,7 +370,7 @@ def names_of(columns: str | None) -> tuple[str, ...]:
 
 def print_report(report: Report, noun: str = "file") -> None:
     """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
-    would = "would become" if report.dry_run else "are now"
+    would = "would become" if report.dry_run else "is now" if report.samples == 1 else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
     if report.compression == "zstd":

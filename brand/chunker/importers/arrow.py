@@ -31,8 +31,8 @@ from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import MissingExtraError, SourceError
-from brand.formats.header import FIXED
+from brand.errors import BrandError, SourceError, cause_of, missing_extra
+from brand.formats.header import DECODE_MODES, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
@@ -50,8 +50,8 @@ def arrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtraError(
-            "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
+        raise missing_extra(
+            error, "reading Parquet and Arrow needs the package pyarrow", "'brand-data[parquet]'"
         ) from error
     return pyarrow
 
@@ -273,6 +273,12 @@ class ArrowFields:
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
         names = next((_class_names(features.get(c, {})) for c, n, _ in self.fields.pairs if n == "label"), None)
         self.classes = names if names and self.fields.schema.codec("label") == "int" else None
+        self.decode = {
+            name: _decode_default(features[column])
+            for column, name, _ in self.fields.pairs
+            if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
+        }
+        """Image fields of Hugging Face, which `datasets` decodes upright."""
 
     def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
         """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
@@ -290,7 +296,7 @@ class ArrowFields:
     def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block | Bad]:
         """Yield the rows of record batches as blocks of some megabytes, or of one row if that is larger.
 
-        `row` is the number of the first row in messages.
+        `row` is the number of the first row in messages. A row with a value that Python cannot hold is a `Bad`.
         """
         for batch in batches:
             for low, high in cut(row_bytes(batch.select(list(self.fields.columns))), MOST_ROWS):
@@ -298,6 +304,19 @@ class ArrowFields:
             row += batch.num_rows
 
     def _blocks(self, batch: Any, row: int) -> Iterator[Block | Bad]:
+        """Yield the rows of a batch as one block; if a value cannot be read, row by row."""
+        try:
+            yield from list(self._block(batch, row))
+        except BrandError:
+            raise
+        except Exception as error:  # noqa: BLE001 - Arrow raises errors of many kinds for values of a damaged file
+            if batch.num_rows == 1:
+                yield Bad(f"row {row}", f"a value cannot be read: {cause_of(error)}")
+                return
+            for at in range(batch.num_rows):
+                yield from self._blocks(batch.slice(at, 1), row + at)
+
+    def _block(self, batch: Any, row: int) -> Iterator[Block | Bad]:
         columns: dict[str, Any] = {}
         for _, members, _ in self.fields.packs:
             columns |= {column: numbers_of(batch.column(column)) for column in members}
@@ -314,6 +333,11 @@ def _features(schema: Any) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError):
         return {}
     return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
+
+
+def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
+    mode = feature.get("mode")
+    return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
 
 
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -359,16 +383,36 @@ class ArrowShards(Shards):
         fields = columns.fields
         super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
         self._columns = columns
+        self.decode = columns.decode
 
 
 @contextmanager
 def arrow_errors(name: str, what: str) -> Iterator[None]:
     """Turn an error of Arrow about the file `name` into a `SourceError` that says `what` the fault is."""
-    library = arrow()
     try:
         yield
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(name, f"{what}: {error}") from error
+    except BrandError:
+        raise
+    except Exception as error:
+        raise SourceError(name, f"{what}: {cause_of(error)}") from error
+
+
+def validated(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches of an Arrow file, which may be damaged. Raises ArrowInvalid for one that Arrow must not touch.
+
+    Arrow trusts the offsets in its own files: a damaged one ends the process. A text that is not UTF-8 harms nobody.
+    """
+    library = arrow()
+    for batch in batches:
+        for column in batch.columns:
+            try:
+                column.validate(full=True)
+            except library.ArrowInvalid:
+                if column.type not in (library.string(), library.large_string()):
+                    raise
+                kind = library.binary() if column.type == library.string() else library.large_binary()
+                column.view(kind).validate(full=True)
+        yield batch
 
 
 def intact(name: str, what: str, batches: Iterator[Any]) -> Iterator[Any]:

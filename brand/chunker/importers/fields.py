@@ -58,6 +58,8 @@ class FieldMapping:
     """Field that becomes one array -> the columns of numbers in it; a name may be a pattern (`pixel*`)."""
     dialect: Dialect = field(default_factory=Dialect)
     """The form of a CSV file."""
+    split: str | None = None
+    """The split or configuration to read; `all` for all of them. None if the source has only one."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
@@ -76,12 +78,12 @@ class FieldMapping:
         return {column: name for name, column in self.renames.items()}
 
 
-def fields_told(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def fields_told(told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the codecs and the renames of `NAME=CODEC`, `NEW=COLUMN` and `NEW=COLUMN:CODEC`, for `FieldMapping`.
 
     A value that is the name of a codec is a codec, also if a column has this name: then write `NEW=COLUMN:CODEC`.
     """
-    codecs, renames = {}, {}
+    codecs, renames = dict[str, str](), dict[str, str]()
     for name, value in told.items():
         column, colon, codec = value.rpartition(":")
         if value in CODECS:
@@ -90,7 +92,7 @@ def fields_told(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
             renames[name], codecs[name] = column, codec
         else:
             renames[name] = value
-    return {"codecs": codecs, "renames": renames}
+    return codecs, renames
 
 
 @dataclass(frozen=True)

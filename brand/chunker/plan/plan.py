@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -16,12 +17,13 @@ import xxhash
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.header import Header, Schema, canonical_json, pack_header
+from brand.formats.header import DecodeDefault, Header, Schema, canonical_json, pack_header
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
+NO_DEFAULTS: Final[Mapping[str, DecodeDefault]] = MappingProxyType({})
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
 _SAMPLES_BYTES: Final = 1 << 30
@@ -64,7 +66,7 @@ class ChunkPlan:
         return round(self.raw_bytes * self.compression.expected_ratio)
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - a keyword each
     *,
     samples: int,
     raw_bytes: int | None,
@@ -76,6 +78,7 @@ def make_plan(
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> ChunkPlan:
     """Decide everything.
 
@@ -88,7 +91,7 @@ def make_plan(
     compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
-    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))
+    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source), dict(decode))
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)
@@ -127,6 +130,8 @@ class Like:
     classes: tuple[str, ...] | None
     chunk_size: int
     compression: Compression
+    decode: Mapping[str, DecodeDefault]
+    """How images of the collection are decoded, whatever the source of new ones says."""
 
     def check(self, schema: Schema, classes: tuple[str, ...] | None) -> None:
         """Raise `SchemaError` if samples with this schema and these classes do not fit."""
@@ -184,6 +189,8 @@ class Options:
     """`auto` (zstandard if it saves 10 %), `zstd` or `none`."""
     labels: bool = True
     """Whether the top-level folders are classes."""
+    split: str | None = None
+    """The split or configuration to convert, of a source that has several; `all` takes all files together."""
     like: Like | None = None
     """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 

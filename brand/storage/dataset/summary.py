@@ -40,6 +40,8 @@ class Summary:
     """Raw size, rounded down to a power of two -> number of samples."""
     class_counts: dict[str, int] | None
     """Samples of each class, in label order."""
+    decode: dict[str, str]
+    """Field -> how its images are decoded by default, as `upright`; fields that are decoded as usual are left out."""
     companions: dict[str, int]
     """Size of each companion file."""
     noticed: tuple[Noticed, ...]
@@ -80,6 +82,7 @@ def summarise(data_set: Catalogue) -> Summary:
         largest_sample=manifest.largest_sample,
         size_histogram=_sizes(data_set),
         class_counts=_classes(data_set),
+        decode={name: ",".join(default.words) for name, default in header.decode.items()},
         companions={name: size for name, (size, _) in manifest.companions.items()},
         noticed=manifest.noticed,
         partition=None if data_set.share is None else _partition(data_set.share, header),
