@@ -301,6 +301,24 @@ def test_the_first_rows_are_looked_at_one_by_one(tmp_path: Path) -> None:
     assert pool.bytes_allocated() - held < 1 << 20
 
 
+def test_a_large_page_of_parquet_is_said_and_read_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow writes up to 1,024 values into a page. The cure in the note makes small pages."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("brand.chunker.importers.parquet._LARGE_PAGE", 4 << 20)
+    noise = np.random.default_rng(0)
+    table = pa.table({"x": pa.array((noise.bytes(200_000) for _ in range(60)), pa.binary()), "i": range(60)})
+    pq.write_table(table, tmp_path / "one.parquet")
+    source = open_shards("parquet", tmp_path / "one.parquet", FieldMapping())
+    assert "1 file with large pages, such as one.parquet with 0.0 GB" in source.notes[-1]
+    assert 2 * 12_000_000 <= source.least_held < 2 * 12_100_000
+    pq.write_table(table, tmp_path / "small.parquet", write_batch_size=16)
+    source = open_shards("parquet", tmp_path / "small.parquet", FieldMapping())
+    assert source.least_held == 0
+    assert not source.notes
+
+
 @pytest.mark.parametrize("megabytes", [1, 4, 5, 20, 147, 255, 256, 257, 5000])
 def test_a_mean_chunk_holds_at_most_256_mebibytes(megabytes: int) -> None:
     """Or one sample if that is larger; and as many samples as fit."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,13 +33,16 @@ from brand.chunker.importers.objects import ObjectPath, is_pattern
 from brand.chunker.importers.partitions import partitions_of
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
+_LARGE_PAGE: Final = 256 << 20
+_PAGE_HELD: Final = 2
+"""Forms of a page in the memory of Arrow: decompressed, and as values."""
 _DAMAGED: Final = "it is damaged or truncated"
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
@@ -63,6 +66,7 @@ class Parquet(ArrowShards):
         paths = [str(file.path) if _names_files(src) else file.name for file in files]
         self._partitions = dict(zip(files, _partitions(paths), strict=True))
         shards, columns = [], None
+        pages = dict[str, int]()
         for file in files:
             with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
                 schema = _joined(parquet.schema_arrow, self._partitions[file])
@@ -75,6 +79,8 @@ class Parquet(ArrowShards):
                 if more:
                     what_differs = f"it has a column {more[0]!r}, which {files[0].name} has not"
                     raise SourceError(file.name, what_differs, hint="--columns takes only those that all files have")
+                if (page := _largest_dictionary(parquet.metadata)) > _LARGE_PAGE:
+                    pages[file.name] = page
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
@@ -82,6 +88,9 @@ class Parquet(ArrowShards):
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
         self.notes = (*self.notes, *notes)
+        if pages:
+            self.least_held = _PAGE_HELD * max(pages.values())
+            self.notes += (_about_pages(pages),)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
@@ -147,6 +156,26 @@ def _opened(file: ImportFile) -> Iterator[Any]:
             yield parquet
     finally:
         arrow().default_memory_pool().release_unused()
+
+
+def _largest_dictionary(metadata: Any) -> int:
+    """Return about the size of the largest page of dictionary values, decompressed. It may hold a whole column."""
+    largest = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            if column.has_dictionary_page and group.total_byte_size > _LARGE_PAGE:
+                packed = column.data_page_offset - column.dictionary_page_offset
+                largest = max(largest, packed * column.total_uncompressed_size // max(1, column.total_compressed_size))
+    return largest
+
+
+def _about_pages(pages: Mapping[str, int]) -> str:
+    name, size = max(pages.items(), key=lambda item: item[1])
+    return (
+        f"{counted(len(pages), 'file')} with large pages, such as {name} with {size / 1e9:.1f} GB: Arrow reads a page"
+        f" as a whole, and takes {_PAGE_HELD} times its size. Write with write_batch_size=16, or smaller row groups"
+    )
 
 
 def _first(parquet: Any, name: str) -> Iterator[Any]:

@@ -138,7 +138,7 @@ def _kinds(series: Any) -> list[str]:
         return ["int"]
     if series.dtype.kind == "f":
         return ["float"]
-    kinds = [kind_of_value(value) for value in _values(series.iloc[:ROWS_LOOKED_AT])]
+    kinds = [kind_of_value(value) for value in _first_values(series)]
     found = [kind for kind in kinds if kind != "null"]
     return found[:LOOKED_AT] if {"image", "audio", "bytes"} & set(found) and common_codec(found) else kinds
 
@@ -149,9 +149,9 @@ def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
         return common
     if series.name in choice.codecs:
         return choice.codecs[series.name]
-    values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
-    names = ", ".join(sorted({type(value).__name__ for value in values}))
-    if len({type(value) for value in values}) == 1:
+    types = {type(value) for value in _first_values(series) if value is not None}
+    names = ", ".join(sorted({each.__name__ for each in types}))
+    if len(types) == 1:
         raise SchemaError(f"column {series.name!r} holds values of the class {names}, which no codec stores")
     raise SchemaError(f"column {series.name!r} holds values of several kinds ({names}): name its codec in a schema")
 
@@ -186,6 +186,13 @@ def _stream_batches(stored: Any) -> Iterator[Any]:
             held, size = [], 0
     if held:
         yield from with_files(arrow().concat_tables(held).combine_chunks())
+
+
+def _first_values(series: Any) -> Iterator[Any]:
+    """Yield the first values, of which some megabytes at a time are in memory."""
+    first = series.iloc[:ROWS_LOOKED_AT]
+    for low, high in cut(_row_bytes(first.to_frame())):
+        yield from _values(first.iloc[low:high])
 
 
 def _values(series: Any) -> Any:

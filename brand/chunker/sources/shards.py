@@ -104,6 +104,8 @@ class Shards(ABC):
 
     kind: ClassVar[str]
     """The source's format, by its name in the header and in the command."""
+    least_held: int = 0
+    """Bytes that a process holds in any case as it reads a shard."""
 
     def __init__(
         self,
@@ -224,7 +226,8 @@ def exchange(
     totals = [shard.samples for shard in source.shards]
     total = None if None in totals else sum(number or 0 for number in totals)
     total_bytes = sum(map(plan.bytes, range(len(stretches))))
-    jobs = options.processes_for(_SAMPLES_HELD * (total_bytes // total if total else _sample_bytes(source)))
+    mean = total_bytes // total if total else _sample_bytes(source)
+    jobs = options.processes_for(max(source.least_held, _SAMPLES_HELD * mean))
     for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=jobs):
         parts[number] = part
         found += was_there
