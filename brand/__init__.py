@@ -13,9 +13,10 @@ from brand.version import __version__
 
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
-    from brand.formats.media import Waveform as Waveform
+    from brand.formats.audio import Waveform as Waveform
     from brand.formats.preparation import DecodeAudio as DecodeAudio
     from brand.formats.preparation import DecodeImage as DecodeImage
+    from brand.formats.preparation import DecodeMask as DecodeMask
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.server_spec import Tls as Tls
     from brand.storage.dataset.dataset import Reader as Reader
@@ -36,6 +37,7 @@ __all__ = [
     "Cache",
     "DecodeAudio",
     "DecodeImage",
+    "DecodeMask",
     "LengthBatchSampler",
     "Mixture",
     "PackedBatchSampler",
@@ -51,11 +53,11 @@ __all__ = [
 _TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
 _HOMES: Final = {
     **dict.fromkeys(_TORCH, "brand.torch"),
-    **dict.fromkeys(("DecodeAudio", "DecodeImage"), "brand.formats.preparation"),
+    **dict.fromkeys(("DecodeAudio", "DecodeImage", "DecodeMask"), "brand.formats.preparation"),
     **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
     "Cache": "brand.node.setup.caching",
     "Tls": "brand.node.setup.server_spec",
-    "Waveform": "brand.formats.media",
+    "Waveform": "brand.formats.audio",
     "migrate_state": "brand.torch.sampler.sampler",
     "pack": "brand.chunker",
 }

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from brand import BrandDataset
-from brand.formats.media import Waveform
+from brand.formats.audio import Waveform
 
 RATE = 8000
 Clip = tuple[torch.Tensor, str, int]

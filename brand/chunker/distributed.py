@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from brand.chunker.importers.manifests import kind_of_manifest
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
@@ -48,7 +49,13 @@ def plan_audio(
     on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    return _plan(make_request(src, dst, "audio", options, transcripts, columns, dialect), dst, tasks, on_progress)
+    request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
+    if request.table is not None and kind_of_manifest(request.table) is not None:
+        raise UsageError(
+            f"{request.table} is a manifest, whose recordings are read once, in order, on one machine: leave out the"
+            " division into tasks; -j sets the processes"
+        )
+    return _plan(request, dst, tasks, on_progress)
 
 
 def _plan(request: FolderRequest, dst: Target, tasks: int, on_progress: OnProgress) -> Job:

@@ -17,11 +17,13 @@ from brand.chunker.importers.fields import FieldMapping, fields_told
 from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
 from brand.chunker.sources.texttable import QUOTES, Dialect
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import FOLDER, PLUGIN, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
-from brand.errors import MissingChunksError, counted
+from brand.errors import MissingChunksError, UsageError, counted
 from brand.formats.header import CODECS
+from brand.printable import printable
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import check_single
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -62,6 +64,10 @@ _always: Final = options(
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+    PLUGIN,
+)
+_split: Final = click.option(
+    "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."
 )
 
 
@@ -87,9 +93,11 @@ def _run(
     `noun` names one item of the source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
-    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
-    chosen = Options(**same, labels=labels, skip_errors=skip_errors)
+    same |= {"leaf_classes": given.pop("leaf_classes", False), "natural_order": given.pop("order", "") == "natural"}
+    classes = given_classes(given.pop("classes", None), given.pop("classes_of", None))
+    chosen = Options(**same, labels=labels, skip_errors=skip_errors, classes=classes)
     with meter(quiet=as_json) as show:
         report = convert(chosen, _shown_by(show))
     if as_json:
@@ -100,10 +108,38 @@ def _run(
         print_report(report, noun)
 
 
+_CLASSES: Final = options(
+    click.option(
+        "--classes", type=click.Path(), help="File with the names of the classes, one a line, in label order."
+    ),
+    click.option("--classes-of", metavar="SET", help="Give the classes the labels that they have in this data set."),
+)
+
+
+def given_classes(file: str | None, data_set: str | None) -> tuple[str, ...] | None:
+    """Return the classes that a file or a data set names; None for neither. Raises `UsageError`."""
+    if file is not None and data_set is not None:
+        raise UsageError("--classes and --classes-of both say the order of the classes: give one of them")
+    if file is not None:
+        try:
+            text = Path(file).read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UsageError(f"--classes {printable(file)}: {why}; it has one name a line") from None
+        return tuple(line for line in text.splitlines() if line.strip())
+    if data_set is None:
+        return None
+    classes = StoredDataSet(data_set).classes
+    if classes is None:
+        raise UsageError(f"--classes-of {printable(data_set)}: the labels of that data set have no names")
+    return tuple(classes)
+
+
 def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., None]:
     """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
+    @_split
     @_on_error("file")
     @click.option(
         "--validate/--no-validate",
@@ -111,6 +147,15 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
         help="Decode every file beforehand (default: with --on-error skip, as only decoding finds every bad file).",
     )
     @click.option("--no-labels", is_flag=True, help="Take all files, in any folder, without classes.")
+    @_CLASSES
+    @click.option(
+        "--order",
+        type=click.Choice(["sorted", "natural"]),
+        default="sorted",
+        show_default=True,
+        help="Order of the classes: by characters, as ImageFolder, or c2 before c10, as timm.",
+    )
+    @click.option("--leaf-classes", is_flag=True, help="The folder that holds a file is its class, as for timm.")
     @click.option("--follow-links", is_flag=True, help="Follow symbolic links that lead out of SRC, or to folders.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @_JSON
@@ -174,6 +219,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
 
     @_always
     @_MORE_OPTIONS.get(kind, options())
+    @_split
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",
@@ -191,7 +237,14 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         callback=_pairs,
         help="Value in place of a missing one (default: it is an error).",
     )
+    @_CLASSES
+    @click.option("--label", metavar="COLUMN", help="The column of class numbers, which becomes the field label.")
     @_on_error("sample")
+    @click.option(
+        "--validate/--no-validate",
+        default=None,
+        help="Decode every image and audio file, too (default: only its first bytes are looked at).",
+    )
     @one_machine
     @_JSON
     def verb(
@@ -201,12 +254,14 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         columns: str | None,
         told: dict[str, str],
         nulls: dict[str, str],
+        label: str | None,
         as_json: bool,
         **given: Any,
     ) -> None:
         packed = {name: names_of(some) for name, some in given.pop("packed", {}).items()}
         dialect = dialect_of(given)
-        choice = FieldMapping(names_of(columns), nulls=nulls, packed=packed, dialect=dialect, **fields_told(told))
+        codecs, renames = fields_told(told)
+        choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect, label=label or "")
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -274,7 +329,8 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
 TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
-    help="TSV or CSV of path and text (default: name.txt or name.lab next to name.wav).",
+    help="TSV or CSV of path and text, or a manifest: NeMo, Lhotse, Kaldi (folder), LJSpeech, Common Voice. Default:"
+    " name.txt or name.lab next to name.wav, and *.trans.txt as in LibriSpeech.",
 )
 TEXT_COLUMNS: Final = click.option(
     "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."
@@ -357,7 +413,7 @@ def names_of(columns: str | None) -> tuple[str, ...]:
 
 def print_report(report: Report, noun: str = "file") -> None:
     """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
-    would = "would become" if report.dry_run else "are now"
+    would = "would become" if report.dry_run else "is now" if report.samples == 1 else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
     if report.compression == "zstd":

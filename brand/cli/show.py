@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _BAR = 32
 _CLASSES_SHOWN = 30
+_NAMED = 5
 
 
 @click.command()
@@ -48,8 +49,13 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
         echo(noticed_line(fact))
     sizes = [(f"{size(low)} - {size(2 * low)}", count) for low, count in summary.size_histogram.items()]
     console.print(_bars("sample sizes", sizes))
+    for name, names in summary.field_classes.items():
+        some = ", ".join(map(printable, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+        echo(f"{name}: {counted(len(names), 'class', 'classes')} ({some})")
     if summary.class_counts is not None:
         classes = list(summary.class_counts.items())
+        if summary.unlabelled:
+            echo(f"{counted(summary.unlabelled, 'sample has', 'samples have')} no label (-1)")
         console.print(_bars(counted(len(classes), "class", "classes"), classes[:_CLASSES_SHOWN]))
         if len(classes) > _CLASSES_SHOWN:
             console.print(
@@ -83,6 +89,8 @@ def _facts(summary: Summary) -> Table:
         "on disk": f"{size(summary.disk_bytes)}, chunks and index",
         "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",
     }
+    if summary.decode:
+        rows["decoded"] = ", ".join(f"{name}: {words.replace(',', ' ')}" for name, words in summary.decode.items())
     if summary.companions:
         rows["beside it"] = ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())
     for name, value in rows.items():

@@ -41,7 +41,7 @@ from brand.formats.constants import chunk_name
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, seal
-from brand.formats.noticed import Counts, added, has_images, look
+from brand.formats.noticed import Counts, added, has_media, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
 from brand.formats.record import Records, fixed_dtype
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
@@ -207,7 +207,8 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = front_size(len(packed), len(dictionary), len(rows)) + np.cumsum(sizes) - sizes
         rows["index"] = old - np.searchsorted(left_out, old)
-        front = pack_front(packed, dictionary, rows, number=number, data_set_id=bytes.fromhex(part))
+        identity = bytes.fromhex(part)
+        front = pack_front(packed, dictionary, rows, number=number, data_set_id=identity, minor=header.minor)
         with (work / "chunk").open("wb") as file:
             file.write(front)
             for low, high in cut_blocks(sizes):
@@ -223,7 +224,7 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
 
 def _counts(header: Header, unpack: Decompressor, samples: Sequence[bytes | None], rows: NDArray[np.void]) -> Counts:
     """Return the counts of `look` over stored samples; only those of images are unpacked."""
-    if not has_images(header.schema):
+    if not has_media(header.schema):
         return {}
     counts = list[Counts]()
     for sample, row in zip(samples, rows, strict=True):

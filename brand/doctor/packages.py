@@ -51,6 +51,7 @@ _PART: Final = "installed"
 PURPOSES: Final = {
     "train": "training with PyTorch",
     "audio": "decoding audio",
+    "av": "decoding audio that libsndfile does not open, such as MP4",
     "cloud": "data sets in S3, Google Cloud Storage, Azure and on web servers",
     "parquet": "conversion of Parquet files",
     "hf": "conversion of Hugging Face data sets",
@@ -71,6 +72,7 @@ MODULES: Final = {
     "simplejpeg": "simplejpeg",
     "soundfile": "soundfile",
     "soxr": "soxr",
+    "av": "av",
     "obstore": "obstore",
 }
 """Modules to import of packages with compiled parts."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
-from brand.formats.noticed import Counts, added, has_images, look
+from brand.formats.noticed import Counts, added, has_media, look
 from brand.formats.record import RecordDecoder, Records, fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
 
@@ -74,7 +74,7 @@ def read_facts(file: BinaryIO, front: ChunkFront, path: str | Path) -> tuple[NDA
             what = f"a record of {len(record)} bytes is too short for {size} bytes of numbers"
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=int(row["index"]))
         heads.append(bytes(record[:size]))
-        if has_images(schema):
+        if has_media(schema):
             with suppress(ValueError):  # `brand verify` reports a record that does not fit its schema
                 counts.append(look(schema, Records.of([record]), row["index"][None]))
     return fixed_columns(schema, Records.of(heads)), added(*counts)

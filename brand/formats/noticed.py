@@ -1,8 +1,8 @@
 """What was noticed about the samples of a data set: facts with a count, an example, and the option that helps.
 
-`look` counts the traits of images (`heads`) where all records pass: for each chunk, in the process that makes it, and
-again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and those of the segments of a
-collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
+`look` counts the traits of images (`heads`), and audio of unknown length, where all records pass: for each chunk, in
+the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and
+those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.header import Schema, natural
+from brand.formats.header import DecodeDefault, Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
-from brand.formats.record import Records, payloads
+from brand.formats.record import Records, fixed_columns, payloads
 from brand.printable import printable
 
 MAX_NOTICED: Final = 1024
@@ -72,16 +72,30 @@ class Noticed:
         }
 
 
+_IMAGES: Final = "images"
+"""The trait of all images."""
 Counts = dict[tuple[str, str], tuple[int, int, str]]
-"""(field, trait) -> (count, the smallest index of such a sample, its key)."""
+"""(field, trait) -> (count, the smallest index of such a sample, its key). All images have a trait of their own."""
 
 
-def has_images(schema: Schema) -> bool:
-    return any(codec == "image" for _, codec in schema.variable)
+UNKNOWN_DURATIONS: Final = "unknown_durations"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS)
+"""The facts that `look` counts. They follow from the chunks."""
+
+
+def has_media(schema: Schema) -> bool:
+    """Whether `look` counts anything."""
+    return any(codec == "image" for _, codec in schema.variable) or bool(_measured(schema))
+
+
+def _measured(schema: Schema) -> str:
+    """Return the audio field whose length is in the field `duration`; empty if there is none."""
+    audio = [name for name, codec in schema.variable if codec == "audio"]
+    return audio[0] if audio and ("duration", "float") in schema.fields else ""
 
 
 def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) -> Counts:
-    """Count the traits of the images of some records, whose samples have these public indices."""
+    """Count the traits of the media of some records, whose samples have these public indices."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for name, codec in schema.variable:
         if codec != "image":
@@ -89,13 +103,20 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
         images = payloads(schema, records, name)
         kinds = plain_kinds(images)
         groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
-        some = [(traits_of(images.view(int(each[0]))), len(each), int(each[indices[each].argmin()])) for each in groups]
+        firsts = [int(each[indices[each].argmin()]) for each in groups]
+        some = list(zip((traits_of(images.view(first)) for first in firsts), map(len, groups), firsts, strict=True))
         others = np.flatnonzero(kinds == 0)
         some += zip(map(traits_of, images[others].pieces()), repeat(1), others.tolist())
+        if len(images):
+            some.append(((_IMAGES,), int(np.count_nonzero(images.sizes)), int(indices.argmin())))
         for traits, more, best in some:
             for trait in traits:
                 count, first = found.get((name, trait), (0, best))
                 found[name, trait] = count + more, best if indices[best] < indices[first] else first
+    if audio := _measured(schema):
+        unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
+        if len(unknown):
+            found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
@@ -114,18 +135,18 @@ def added(*counts: Counts) -> Counts:
     return found
 
 
-def facts_of(counts: Counts, samples: int, decode: Mapping[str, Any]) -> tuple[Noticed, ...]:
-    """Return counted traits as facts about a data set of that many samples. Images that are all grey are no fact.
+def facts_of(counts: Counts, decode: Mapping[str, DecodeDefault]) -> tuple[Noticed, ...]:
+    """Return counted traits as facts. If all images of a field are grey, that is no fact.
 
     `decode` are the decode defaults of the fields, which change the advice.
     """
-    order = {trait: number for number, trait in enumerate(heads.TRAITS)}
     facts = []
-    for field, trait in sorted(counts, key=lambda which: (which[0], order[which[1]])):
-        count, _, key = counts[field, trait]
-        if trait == heads.GREY and count == samples:
-            continue
-        facts.append(Noticed(trait, count, printable(key)[:_MOST_TEXT], _template(trait, decode.get(field)), field))
+    for field in sorted({field for field, _ in counts}):
+        for trait in COUNTED:
+            count, _, key = counts.get((field, trait), (0, 0, ""))
+            if count and not (trait == heads.GREY and count == counts[field, _IMAGES][0]):
+                template = _template(trait, decode.get(field))
+                facts.append(Noticed(trait, count, printable(key)[:_MOST_TEXT], template, field))
     return tuple(facts)
 
 
@@ -139,14 +160,18 @@ _TEMPLATES: Final = {
     heads.CMYK: "{count} image[s] [is|are] CMYK and become[s|] RGB: mode='unchanged' keeps [it|them]",
     heads.ALPHA: "{count} image[s] [has|have] transparency: mode='RGBA' keeps it",
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
+    UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
+    " --on-error skip leaves such files out",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
 
-def _template(trait: str, decode: Any) -> str:
-    if decode is not None and trait == heads.TURNED and decode.upright:
+def _template(trait: str, decode: DecodeDefault | None) -> str:
+    if trait == UNKNOWN_DURATIONS:
+        return _TEMPLATES[trait]
+    if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
-    if decode is not None and trait != heads.TURNED and trait != heads.FRAMES and decode.mode == "unchanged":
+    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES):
         return _TEMPLATES[trait].partition(":")[0] + ", and decode[s|] unchanged"
     return _TEMPLATES[trait]
 

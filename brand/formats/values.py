@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import SchemaError
+from brand.errors import SchemaError, cause_of
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 
 _FILES: Final = ("image", "audio")
@@ -26,6 +26,8 @@ LARGE: Final = 256 << 10
 """From this size on, a copy of the bytes takes longer than a Python call, so each piece is handled by itself."""
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+_NUMBERS: Final = ("I", "F", "I;16B", "I;16L", "I;16N")
+"""Modes of Pillow whose pixels RGB would clip."""
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that PNG stores without loss."""
 
@@ -215,12 +217,12 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
             return [[head for head, _ in pieces], [elements for _, elements in pieces]]
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
         return [list(map(str.encode if codec == "str" else encode, values))]
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # also RuntimeError, which PyTorch raises for a tensor that needs a gradient
         for position, value in enumerate(values):
             try:
                 encode(value)
-            except (TypeError, ValueError, RecursionError) as error:
-                what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
+            except Exception as error:
+                what = f"{error}{instead(codec, value)}" if isinstance(error, TypeError) else cause_of(error)
                 raise SchemaError(f"{called[position]}, field {name!r} ({codec}): {what}") from error
         raise
 
@@ -246,9 +248,8 @@ def file_of(image: Any) -> bytes:
     if contents is not None:
         return contents
     if image.mode not in _PNG_MODES:
-        raise TypeError(
-            f"PNG cannot store pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file"
-        )
+        rgb = "image.convert('RGB')" if image.mode not in _NUMBERS else "np.asarray(image) for an 'ndarray' field"
+        raise TypeError(f"PNG cannot store pixels of mode {image.mode}: give {rgb}, or the bytes of a file")
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
@@ -276,6 +277,6 @@ def _unchanged(image: Any) -> bytes | None:
         with type(image)(io.BytesIO(contents)) as again:
             same = (again.mode, again.size, again.tobytes()) == (image.mode, image.size, image.tobytes())
             same = same and again.getpalette() == image.getpalette()
-    except (OSError, ValueError, SyntaxError):
+    except Exception:  # noqa: BLE001 - the file may be another one now, and any error of its decoder says so
         return None
     return contents if same else None

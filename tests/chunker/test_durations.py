@@ -1,4 +1,4 @@
-"""Clips are measured as they are converted: the field `duration` has the seconds that the head of each file says."""
+"""Clips are measured as they are converted: the field `duration` has the seconds that each file decodes to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import soundfile
 
 from brand import BrandDataset, LengthBatchSampler
 from brand.chunker import convert_audio
-from brand.errors import UsageError
-from brand.formats.media import duration
+from brand.errors import SourceError, UsageError
 from brand.storage.maintenance.verify import verify
+from tests.formats.test_audio import WHOLE
 from tests.support import options, tree_digest
+from tests.tools.audiofiles import by_ffmpeg, tone
 
 RATE = 8000
 
@@ -30,21 +31,25 @@ def clip(seconds: float, kind: str = "WAV", rate: int = RATE) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Clips of several kinds, and one whose head is cut off."""
+    """Clips of several kinds, and one that is cut."""
     source = tmp_path / "clips" / "one"
     source.mkdir(parents=True)
     for number, seconds in enumerate((0.5, 1.25, 0.0, 2.0)):
         (source / f"{number}.wav").write_bytes(clip(seconds))
     (source / "5.ogg").write_bytes(clip(0.75, "OGG"))
     (source / "6.flac").write_bytes(clip(1.5, "FLAC", 16_000))
-    (source / "7.wav").write_bytes(clip(1.0)[:20])
+    (source / "7.flac").write_bytes(clip(1.0, "FLAC")[:-100])
     return source.parent
 
 
 def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
-    """Of any kind and rate; nan where the head is broken, which `verify` and a plan can tell."""
+    """Of any kind and rate; nan where a file does not decode to its end, which `verify` and a plan can tell."""
     target = tmp_path / "clips.brand"
-    convert_audio(folder, target, options())
+    report = convert_audio(folder, target, options())
+    says = "1 audio file does not decode to its end, and has the duration nan: --on-error skip leaves such files out"
+    assert [(fact.what, fact.example, fact.text) for fact in report.noticed] == [
+        ("unknown_durations", "one/7.flac", says)
+    ]
     data = BrandDataset(target)
     assert list(data.schema) == ["audio", "label", "duration", "key"]
     np.testing.assert_array_equal(data.column("duration"), [0.5, 1.25, 0.0, 2.0, 0.75, 1.5, np.nan])
@@ -74,10 +79,60 @@ def test_without_soundfile_clips_are_not_measured(
     assert "duration" not in BrandDataset(tmp_path / "clips.brand").schema
 
 
-@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\x00\x00\x00\x00WAVEfmt ", b"OggS" + bytes(60), bytes(1000)])
-def test_what_is_no_clip_has_no_duration(data: bytes) -> None:
-    """Nan, and no error."""
-    assert np.isnan(duration(data))
+def test_a_file_that_no_decoder_opens_is_refused(folder: Path, tmp_path: Path) -> None:
+    """At conversion, not at the first fetch; `skip` lists it, and finds the cut file, too."""
+    (folder / "one" / "8.wav").write_bytes(clip(1.0)[:20])
+    with pytest.raises(
+        SourceError, match=r"one/8\.wav: libsndfile cannot decode it.*--on-error skip leaves such files"
+    ):
+        convert_audio(folder, tmp_path / "clips.brand", options())
+    report = convert_audio(folder, tmp_path / "skipped.brand", options(skip_errors=True))
+    assert [problem.path for problem in report.skipped] == ["one/7.flac", "one/8.wav"]
+    assert not np.isnan(BrandDataset(tmp_path / "skipped.brand").column("duration")).any()
+
+
+M4A = b"\0\0\0\x1cftypM4A \0\0\2\0" + bytes(3000)
+SPEEX = b"OggS" + bytes(24) + b"Speex   1.2" + bytes(3000)
+
+
+@pytest.mark.parametrize("data", [M4A, SPEEX])
+def test_a_file_for_a_decoder_that_is_missing_is_refused_with_a_count(
+    data: bytes, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says how many files of the folder are such, and which package decodes them."""
+    monkeypatch.setitem(sys.modules, "av", None)
+    for number in range(3):
+        (folder / "one" / f"9{number}").write_bytes(data)
+    with pytest.raises(
+        SourceError, match=r"one/9\d: libsndfile does not open.*'brand-data\[av\]'.*3 of 10 inspected files are such"
+    ):
+        convert_audio(folder, tmp_path / "clips.brand", options())
+    report = convert_audio(folder, tmp_path / "skipped.brand", options(skip_errors=True))
+    assert [problem.path for problem in report.skipped] == ["one/7.flac", "one/90", "one/91", "one/92"]
+
+
+def test_ffmpeg_measures_what_libsndfile_does_not_open(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    (folder / "one" / "9.m4a").write_bytes(by_ffmpeg(tone(1), "ipod", "aac"))
+    convert_audio(folder, tmp_path / "clips.brand", options())
+    data = BrandDataset(tmp_path / "clips.brand")
+    assert data.column("duration")[7] == data[7]["audio"].samples.shape[1] / 16_000
+
+
+@pytest.mark.parametrize(
+    "name", ["mp3, two in one", "flac, piped", "ogg, chained", "wav, size 0", "mp3, without a Xing head"]
+)
+def test_a_file_with_a_wrong_head_has_its_true_length(name: str, tmp_path: Path) -> None:
+    """With and without `--validate`, and the fetched audio is all of it."""
+    contents, seconds = WHOLE[name]
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0").write_bytes(contents)
+    for validate in (False, True):
+        target = tmp_path / f"{validate}.brand"
+        convert_audio(tmp_path / "source", target, options(validate=validate))
+        data = BrandDataset(target)
+        assert data.column("duration")[0] == data[0]["audio"].samples.shape[1] / data[0]["audio"].rate
+        assert data.column("duration")[0] == pytest.approx(seconds, abs=0.2)
 
 
 def test_a_column_of_the_table_cannot_take_its_name(folder: Path, tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -57,7 +61,10 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
         (bytes(10240), "hold no samples"),
         (tar_of({"README": b"x", ".hidden.png": PNG}), "hold no samples"),
         (tar_of({"a.png": PNG, "a.cls": b"one"}), "x.tar: sample 'a', field 'label': expected int, found str ('one')"),
-        (tar_of({"a.png": WAV}), "x.tar: sample 'a', field 'image' (image): its contents are audio/wav"),
+        (
+            tar_of({"a.png": WAV}),
+            "x.tar: sample 'a', field 'image' (image): not an image file: its contents are audio/wav",
+        ),
         (tar_of({"a.png": b"<html>404</html>"}), "its contents are text. --field NAME=CODEC stores"),
         (tar_of({"a.json": b"{1}"}), "x.tar: sample 'a': field 'json' (json): Expecting property name"),
         (tar_of({"a.npy": b"no array"}), "x.tar: sample 'a': field 'npy' (ndarray):"),
@@ -77,13 +84,94 @@ def test_a_broken_tar_file_names_the_sample(data: bytes, says: str, tmp_path: Pa
     assert not (tmp_path / "set").exists()
 
 
-def test_a_link_in_a_tar_file_is_refused(tmp_path: Path) -> None:
-    """Its contents are elsewhere."""
+SPECIAL = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE]
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_link_in_a_tar_file_is_one_bad_sample(kind: bytes, tmp_path: Path) -> None:
+    """Its contents are elsewhere. The other samples of the archive are read, and the message names the link."""
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        member = tarfile.TarInfo("a.png")
-        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(member)
-    assert "'a.png' is a link" in imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+        for name in ("a.txt", "b.txt", "c.txt"):
+            member = tarfile.TarInfo(name)
+            if name == "b.txt":
+                member.type, member.linkname = kind, "a.txt"
+                tar.addfile(member)
+            else:
+                member.size = 1
+                tar.addfile(member, io.BytesIO(name[:1].encode()))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+    assert "x.tar: sample 'b': its file .txt is a link or a special file, which has no contents in the archive" in told
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip").code == 0
+    assert [sample["text"] for sample in samples_of(tmp_path / "set")] == ["a", "c"]
+    assert "x.tar, sample 'b'\tits file .txt is a link" in (tmp_path / "set" / "skipped.tsv").read_text()
+
+
+def test_an_archive_is_made_again_without_links_as_the_message_says(tmp_path: Path) -> None:
+    """Symbolic and hard links, with the options of the message."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    (folder / "b.txt").symlink_to("a.txt")
+    (folder / "c.txt").hardlink_to(folder / "a.txt")
+    names = ["a.txt", "b.txt", "c.txt"]
+    subprocess.run(["tar", "-cf", tmp_path / "x.tar", "-C", folder, *names], check=True)
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+    options = re.search(r"tar (--[\w-]+ --[\w-]+) makes an archive without links", told)
+    assert options is not None, told
+    subprocess.run(["tar", *options[1].split(), "-cf", tmp_path / "x.tar", "-C", folder, *names], check=True)
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set").code == 0
+    assert [sample["text"] for sample in samples_of(tmp_path / "set")] == ["a", "a", "a"]
+
+
+def test_a_link_without_an_ending_is_no_sample(tmp_path: Path) -> None:
+    """As a folder: it is not a file that could be one."""
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        link = tarfile.TarInfo("latest")
+        link.type, link.linkname = tarfile.SYMTYPE, "a"
+        tar.addfile(link)
+    (tmp_path / "x.tar").write_bytes((tmp_path / "x.tar").read_bytes() + WHOLE)
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set").code == 0
+    assert len(samples_of(tmp_path / "set")) == 3
+
+
+@pytest.mark.parametrize("kind", ["png", "wav"])
+def test_an_empty_file_in_a_tar_is_refused(kind: str, tmp_path: Path) -> None:
+    """No decoder opens 0 bytes."""
+    whole = {"png": PNG, "wav": WAV}[kind]
+    (tmp_path / "x.tar").write_bytes(tar_of({f"a.{kind}": whole, f"b.{kind}": b"", f"c.{kind}": whole}))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set")
+    assert told.code == 1
+    assert "x.tar: sample 'b', field" in told.err
+    assert "its contents are empty" in told.err
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
+    assert (told.code, len(samples_of(tmp_path / "set"))) == (0, 2)
+
+
+def test_names_with_dots_that_make_one_sample_are_told_with_a_count(tmp_path: Path) -> None:
+    """As webdataset cuts names, so that the user sees it before the training."""
+    pictures = {f"photo.{day}-{n}.txt": b"x" for n in range(5) for day in ("mon", "tue")}
+    (tmp_path / "x.tar").write_bytes(tar_of(pictures))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set")
+    assert told.code == 0
+    assert len(samples_of(tmp_path / "set")) == 1
+    assert "10 files such as photo.mon-0.txt and photo.tue-0.txt are one sample 'photo'" in told.out
+    (tmp_path / "y.tar").write_bytes(tar_of({name.replace(".", "-", 1): data for name, data in pictures.items()}))
+    told = imported("webdataset", tmp_path / "y.tar", tmp_path / "cured")
+    assert (told.code, len(samples_of(tmp_path / "cured"))) == (0, 10)
+    assert "first dot" not in told.out
+
+
+def test_a_damaged_array_in_a_tar_is_one_bad_sample(tmp_path: Path) -> None:
+    """Its head is Python, so NumPy raises SyntaxError and others for it."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(3))
+    whole, files = buffer.getvalue(), dict[str, bytes]()
+    for at in range(len(whole)):
+        files[f"{at:04d}.npy"] = whole[:at] + b"(" + whole[at + 1 :]
+    (tmp_path / "x.tar").write_bytes(tar_of({"whole.npy": whole, **files}))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
+    assert told.code == 0, told.err
+    assert samples_of(tmp_path / "set")[0]["npy"].tolist() == [0, 1, 2]
 
 
 def test_archives_behind_each_other_are_read_to_the_end(tmp_path: Path) -> None:
@@ -387,12 +475,21 @@ def test_splits_are_converted_one_by_one(tmp_path: Path) -> None:
         parquet(tmp_path / "hub" / "data" / f"{name}.parquet", n=[1])
     told = imported("hf", tmp_path / "hub", tmp_path / "set")
     assert told.code == 2
-    assert "has the splits test, train: convert each of them, as" in told.err
+    assert "more than one split or configuration: test (1 file), train (2 files)" in told.err
     assert imported("hf", tmp_path / "hub/data/train-*.parquet", tmp_path / "set").code == 0
-    (tmp_path / "saved" / "train").mkdir(parents=True)
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    (tmp_path / "saved" / "train" / "state.json").write_text("{}")
-    assert "has the splits train: convert each of them, as" in imported("hf", tmp_path / "saved", tmp_path / "x").err
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": []}')
+    assert "it has no splits" in imported("hf", tmp_path / "saved", tmp_path / "x").err
+    for split in ("test", "train"):
+        shutil.copytree(SOURCES / "hf", tmp_path / "saved" / split)
+    told = imported("hf", tmp_path / "saved", tmp_path / "x")
+    assert "--split test, --split train" in told.err
+    for split in ("test", "train"):
+        assert imported("hf", tmp_path / "saved", tmp_path / split, "--split", split).code == 0
+    assert (
+        "convert each of them, with --split test"
+        in imported("hf", tmp_path / "saved", tmp_path / "x", "--split", "all").err
+    )
 
 
 def test_a_frame_of_zstd_that_is_cut_short_is_no_end(tmp_path: Path) -> None:

@@ -172,3 +172,11 @@ def test_reindex_keeps_what_the_chunks_do_not_tell(source: Path, tmp_path: Path)
     assert reindex(tmp_path / "set").noticed == (told, *manifest.noticed)
     (tmp_path / "set" / "brand.json").unlink()
     assert reindex(tmp_path / "set").noticed == manifest.noticed
+
+
+def test_reindex_counts_durations_once(tmp_path: Path) -> None:
+    """They follow from the samples, as the traits of images do."""
+    samples = ({"audio": b"RIFF", "duration": float("nan")} for _ in range(3))
+    report = brand.pack(samples, tmp_path / "set", {"audio": "audio", "duration": "float"})
+    assert [fact.count for fact in report.noticed] == [3]
+    assert reindex(tmp_path / "set").noticed == report.noticed

@@ -329,6 +329,12 @@ def test_columns_of_other_scripts_are_renamed(tmp_path: Path) -> None:
     assert "column '标题' is field 'title'" in told.out
 
 
+def mapping(told: dict[str, str]) -> FieldMapping:
+    """The options `--field` of a user."""
+    codecs, renames = fields_told(told)
+    return FieldMapping(codecs=codecs, renames=renames)
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -340,15 +346,15 @@ def test_columns_of_other_scripts_are_renamed(tmp_path: Path) -> None:
 )
 def test_a_column_with_the_name_of_a_codec_is_renamed(told: dict[str, str], expected: dict[str, str]) -> None:
     """The value of `--field` is a codec if it is the name of one; `NEW=COLUMN:CODEC` always renames."""
-    fields = choose([("image", "str"), ("int", "int")], FieldMapping(**fields_told(told)))
+    fields = choose([("image", "str"), ("int", "int")], mapping(told))
     assert dict(fields.schema.fields) == expected
 
 
 def test_a_rename_that_reads_as_a_codec_says_how_it_is_written() -> None:
     """And that helps."""
     with pytest.raises(UsageError, match=r"no column 'picture'.*--field picture=image:image renames column 'image'"):
-        choose([("image", "str")], FieldMapping(**fields_told({"picture": "image"})))
-    fields = choose([("image", "str")], FieldMapping(**fields_told({"picture": "image:image"})))
+        choose([("image", "str")], mapping({"picture": "image"}))
+    fields = choose([("image", "str")], mapping({"picture": "image:image"}))
     assert fields.pairs == (("image", "picture", "image"),)
 
 

@@ -130,6 +130,17 @@ def test_a_row_of_no_clip_or_of_a_clip_twice_is_a_source_error(folder: Path, tab
         convert(folder, table)
 
 
+def test_a_name_without_folder_and_suffix_is_that_of_one_file(folder: Path) -> None:
+    """As in transcripts.txt of Multilingual LibriSpeech; two files of that name are not guessed between."""
+    assert convert(folder, "digits__1\tuno\nun\tun\n") == {
+        "a/digits__1.wav": "uno", "a/digits__2.wav": "", "a/digits__3.wav": "", "b/un.wav": "un",
+    }  # fmt: skip
+    shutil.rmtree(folder.parent / "out.brand")
+    shutil.copy(folder / "a/digits__1.wav", folder / "b")
+    with pytest.raises(SourceError, match=r"line 1.*there is no audio file 'digits__1'"):
+        convert(folder, "digits__1\tuno\nun\tun\n")
+
+
 @pytest.mark.parametrize(
     ("table", "named"),
     [
@@ -266,3 +277,71 @@ def test_the_table_inside_the_folder_is_given_back(clips: Path, clips_set: Path,
     """transcripts.tsv lies beside the class folders: it is no sample, and `unpack` lays it down again."""
     unpack(clips_set, tmp_path / "back")
     assert files_below(tmp_path / "back") == files_below(clips)
+
+
+@pytest.fixture
+def chapters(clips: Path, tmp_path: Path) -> Path:
+    """Three real clips as LibriSpeech lays them out: speaker, chapter, and a table of texts in each chapter."""
+    root = tmp_path / "LibriSpeech" / "dev-clean"
+    for number, (chapter, text) in enumerate((("19/198", "UNO"), ("19/198", "DUE ANCHE"), ("26/495", "TRE")), 1):
+        folder = root / chapter
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{chapter.replace('/', '-')}-000{number}"
+        shutil.copy(clips / SPEAKER / f"digits__{number}.wav", folder / f"{stem}.wav")
+        with (folder / f"{chapter.replace('/', '-')}.trans.txt").open("a", encoding="utf-8") as table:
+            table.write(f"{stem} {text}\n")
+    return root.parent
+
+
+def test_texts_of_a_chapter_are_read_as_librispeech_has_them(chapters: Path, tmp_path: Path) -> None:
+    """One table in each folder, which `unpack` restores; the tables are no samples."""
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    assert report.skipped == ()
+    assert report.notes == ()
+    assert texts(tmp_path / "out.brand") == {
+        "dev-clean/19/198/19-198-0001.wav": "UNO",
+        "dev-clean/19/198/19-198-0002.wav": "DUE ANCHE",
+        "dev-clean/26/495/26-495-0003.wav": "TRE",
+    }
+    unpack(tmp_path / "out.brand", tmp_path / "back")
+    assert files_below(tmp_path / "back") == files_below(chapters)
+
+
+def test_skipping_does_not_lose_the_texts_of_a_chapter(chapters: Path, tmp_path: Path) -> None:
+    """Nor do several processes, or the files of the corpus that are no audio."""
+    (chapters / "SPEAKERS.TXT").write_text("19 | F | dev-clean | 1.0 | A reader\n")
+    with pytest.raises(
+        SourceError, match=r"SPEAKERS\.TXT.*--transcripts names it.*--on-error skip leaves such files out"
+    ):
+        convert_audio(chapters, tmp_path / "refused.brand", options(labels=False))
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False, skip_errors=True, jobs=2))
+    assert [problem.path for problem in report.skipped] == ["SPEAKERS.TXT"]
+    assert sorted(texts(tmp_path / "out.brand").values()) == ["DUE ANCHE", "TRE", "UNO"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("19-198-0009 NEUN\n", r"19-198\.trans\.txt, line 3: the audio file '19-198-0009' is not next to the table"),
+        ("19-198-0001 EINS\n", r"19-198\.trans\.txt, line 3: the audio file '19-198-0001' is named a second time"),
+    ],
+)
+def test_a_line_of_a_chapter_that_fits_no_file_is_told(more: str, says: str, chapters: Path, tmp_path: Path) -> None:
+    with (chapters / "dev-clean/19/198/19-198.trans.txt").open("a") as table:
+        table.write(more)
+    with pytest.raises(SourceError, match=says):
+        convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False, skip_errors=True))
+    assert report.samples == 3
+    assert len(report.skipped) == 1
+
+
+def test_audio_without_a_line_of_the_chapter_is_counted(chapters: Path, tmp_path: Path) -> None:
+    """And a chapter's table that is not UTF-8 is named."""
+    table = chapters / "dev-clean/19/198/19-198.trans.txt"
+    table.write_text(table.read_text().splitlines()[0])
+    report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
+    assert report.notes == ("1 audio file without a transcript; the text is empty there",)
+    table.write_bytes(b"\xff\xfe1\0")
+    with pytest.raises(SourceError, match=r"19-198\.trans\.txt: not a table of transcripts in UTF-8"):
+        convert_audio(chapters, tmp_path / "other.brand", options(labels=False))

@@ -93,6 +93,8 @@ def test_a_missing_key_is_an_error(key: str) -> None:
         {"schema": [["index", "int"]]}, {"schema": [["../up", "int"]]}, {"schema": [["key", "int"]]}, {"schema": 7},
         {"schema": [[f"f{k}", "int"] for k in range(65)]}, {"schema": None}, {"schema": {"a": 1}},
         {"classes": 3}, {"classes": True},
+        {"field_classes": 3}, {"field_classes": []}, {"field_classes": {"none": ["a"]}},
+        {"field_classes": {"label": ["a"]}}, {"field_classes": {"text": 3}}, {"field_classes": {"text": None}},
         {"seed": None}, {"seed": "x"}, {"seed": []}, {"seed": float("inf")}, {"seed": float("nan")},
         {"source": None}, {"source": []}, {"source": "python"},
         {"compression": "lz4"}, {"compression": None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ from PIL import Image
 
 from brand import DecodeAudio, DecodeImage
 from brand.errors import MissingExtraError, UsageError
-from brand.formats.media import decode_audio, decode_image
-from brand.formats.preparation import MOST_IN_ALL
+from brand.formats.audio import decode_audio
+from brand.formats.pixels import decode_image
+from brand.formats.preparation import MOST_IN_ALL, from_json, to_json
 
 
 def encoded(image: Image.Image, kind: str, **more: Any) -> bytes:
@@ -219,6 +221,33 @@ def test_another_rate_without_soxr(monkeypatch: pytest.MonkeyPatch) -> None:
     for rate in (0, 1.5, 1 << 21, True):
         with pytest.raises(UsageError, match="a rate is 1 to"):
             DecodeAudio(rate=rate)  # type: ignore[arg-type]
+
+
+def test_a_stretch_of_audio() -> None:
+    """From `offset` on, `seconds` long, at the rate that was asked for; shorter at the end of the file."""
+    tones = np.concatenate([np.full(8000, level) for level in (0.1, 0.2, 0.3)])
+    data = clip_of(np.stack([tones, -tones / 2]), 8000)
+    assert np.allclose(DecodeAudio(offset=1, seconds=0.5)(data), np.full(4000, 0.05), atol=1e-6)
+    assert np.allclose(DecodeAudio(offset=2.5, seconds=5, mono=False)(data)[1], np.full(4000, -0.15), atol=1e-6)
+    assert DecodeAudio(seconds=1.5, rate=16_000)(data).shape == (24_000,)
+    assert DecodeAudio(offset=2)(data).shape == (8000,)
+    with pytest.raises(ValueError, match=r"it has no frames from 3\.5 s on"):
+        DecodeAudio(offset=3.5)(data)
+    wrong: list[dict[str, Any]] = [{"seconds": 0}, {"seconds": -1}, {"offset": -0.1}, {"offset": float("nan")}]
+    wrong += [{"seconds": float("inf")}, {"seconds": "1"}, {"offset": None}, {"offset": True}]
+    for how in wrong:
+        with pytest.raises(UsageError, match="seconds are"):
+            DecodeAudio(**how)
+
+
+def test_a_stretch_is_part_of_the_message_to_a_server() -> None:
+    """As each other option."""
+    how = DecodeAudio(rate=16_000, seconds=2.5, offset=10)
+    assert from_json(json.loads(json.dumps(to_json(how)))) == how
+    malformed: list[dict[str, Any]] = [{"seconds": "2"}, {"offset": []}, {"offset": None}]
+    for wrong in malformed:
+        with pytest.raises(UsageError):
+            from_json({"codec": "audio", **wrong})
 
 
 def test_they_are_plain_data() -> None:

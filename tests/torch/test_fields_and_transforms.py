@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from brand import pack
 from brand.errors import DecodeError
-from brand.formats.media import Waveform
+from brand.formats.audio import Waveform
 from brand.torch import BrandDataset
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 
 from brand import pack
 from brand.errors import UsageError
-from brand.formats.media import Waveform
+from brand.formats.audio import Waveform
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.loader import iteration, timing

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
-from brand.formats.media import Waveform
+from brand.formats.audio import Waveform
 from brand.orders import Stripes
 from brand.orders.policies.registry import OrderOption
 from brand.orders.policies.stripe_policy import StripePolicy

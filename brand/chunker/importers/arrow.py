@@ -8,8 +8,9 @@
     uint64              int, or str if one of the first values does not fit int64
 
 Times and durations become texts to their last digit (`times`), alone as in lists and structs. `ClassLabel` of Hugging
-Face is an `int`; if its column is called `label`, its names become the classes. A type has a *layout*: `number`,
-`numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes and path), `duration`, or `plain`.
+Face is an `int`; the names of the column `label` become the classes, and those of other columns are kept with their
+fields. A type has a *layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes
+and path), `duration`, or `plain`.
 Only this module imports pyarrow.
 """
 
@@ -31,14 +32,16 @@ from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import MissingExtraError, SourceError
-from brand.formats.header import FIXED
+from brand.errors import BrandError, SourceError, cause_of, missing_extra
+from brand.formats.header import DECODE_MODES, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
+_NUMBERS: Final = ("int", "ndarray", "json")
+"""Codecs that keep the numbers of classes."""
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
 
@@ -50,8 +53,8 @@ def arrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtraError(
-            "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
+        raise missing_extra(
+            error, "reading Parquet and Arrow needs the package pyarrow", "'brand-data[parquet]'"
         ) from error
     return pyarrow
 
@@ -285,8 +288,21 @@ class ArrowFields:
         self._natural = dict(natural)
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
-        names = next((_class_names(features.get(c, {})) for c, n, _ in self.fields.pairs if n == "label"), None)
-        self.classes = names if names and self.fields.schema.codec("label") == "int" else None
+        pairs = self.fields.pairs
+        names = {n: names for c, n, _ in pairs if (names := _class_names(features.get(c, {}))) is not None}
+        labels = names.pop("label", None)
+        self.classes = labels if labels and self.fields.schema.codec("label") == "int" else None
+        self.field_classes: dict[str, tuple[str, ...]] = {
+            name: names[name] for name, codec in self.fields.schema.fields if name in names and codec in _NUMBERS
+        }
+        """Names of the values of other fields than `label`."""
+        self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
+        self.decode = {
+            name: _decode_default(features[column])
+            for column, name, _ in pairs
+            if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
+        }
+        """Image fields of Hugging Face, which `datasets` decodes upright."""
 
     def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
         """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
@@ -297,6 +313,8 @@ class ArrowFields:
                 differs = f"it lacks the column {column!r}"
             elif layout_of(types[column], features.get(column, {})) != self._layouts[column]:
                 differs = f"its column {column!r} is {types[column]}, which is another kind of values"
+            elif _class_names(features.get(column, {})) != self._named[column]:
+                differs = f"the classes of its column {column!r} have other names or another order"
             else:
                 continue
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
@@ -304,7 +322,7 @@ class ArrowFields:
     def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block | Bad]:
         """Yield the rows of record batches as blocks of some megabytes, or of one row if that is larger.
 
-        `row` is the number of the first row in messages.
+        `row` is the number of the first row in messages. A row with a value that Python cannot hold is a `Bad`.
         """
         for batch in batches:
             for low, high in cut(row_bytes(batch.select(list(self.fields.columns))), MOST_ROWS):
@@ -312,6 +330,19 @@ class ArrowFields:
             row += batch.num_rows
 
     def _blocks(self, batch: Any, row: int) -> Iterator[Block | Bad]:
+        """Yield the rows of a batch as one block; if a value cannot be read, row by row."""
+        try:
+            yield from list(self._block(batch, row))
+        except BrandError:
+            raise
+        except Exception as error:  # noqa: BLE001 - Arrow raises errors of many kinds for values of a damaged file
+            if batch.num_rows == 1:
+                yield Bad(f"row {row}", f"a value cannot be read: {cause_of(error)}")
+                return
+            for at in range(batch.num_rows):
+                yield from self._blocks(batch.slice(at, 1), row + at)
+
+    def _block(self, batch: Any, row: int) -> Iterator[Block | Bad]:
         columns: dict[str, Any] = {}
         for _, members, _ in self.fields.packs:
             columns |= {column: numbers_of(batch.column(column)) for column in members}
@@ -327,10 +358,22 @@ def _features(schema: Any) -> Mapping[str, Any]:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
+    features = {  # lists of earlier versions of datasets are [inner feature]
+        name: {"feature": value[0]} if isinstance(value, list) and len(value) == 1 else value
+        for name, value in (features or {}).items()
+    }
+    return {name: value for name, value in features.items() if isinstance(value, dict)}
+
+
+def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
+    mode = feature.get("mode")
+    return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
 
 
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the names of a `ClassLabel`, or of lists of them."""
+    while isinstance(inner := feature.get("feature"), dict):
+        feature = inner
     names = feature.get("names")
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
@@ -372,17 +415,38 @@ class ArrowShards(Shards):
     def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
         fields = columns.fields
         super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        self.field_classes = columns.field_classes
         self._columns = columns
+        self.decode = columns.decode
 
 
 @contextmanager
 def arrow_errors(name: str, what: str) -> Iterator[None]:
     """Turn an error of Arrow about the file `name` into a `SourceError` that says `what` the fault is."""
-    library = arrow()
     try:
         yield
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(name, f"{what}: {error}") from error
+    except BrandError:
+        raise
+    except Exception as error:
+        raise SourceError(name, f"{what}: {cause_of(error)}") from error
+
+
+def validated(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches of an Arrow file, which may be damaged. Raises ArrowInvalid for one that Arrow must not touch.
+
+    Arrow trusts the offsets in its own files: a damaged one ends the process. A text that is not UTF-8 harms nobody.
+    """
+    library = arrow()
+    for batch in batches:
+        for column in batch.columns:
+            try:
+                column.validate(full=True)
+            except library.ArrowInvalid:
+                if column.type not in (library.string(), library.large_string()):
+                    raise
+                kind = library.binary() if column.type == library.string() else library.large_binary()
+                column.view(kind).validate(full=True)
+        yield batch
 
 
 def intact(name: str, what: str, batches: Iterator[Any]) -> Iterator[Any]:

@@ -40,7 +40,7 @@ class Csv(Shards):
     kind = "csv"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file")
+        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
         self._dialect = choice.dialect
         self._header, natural = _header_and_columns(self._files, choice.dialect)
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))

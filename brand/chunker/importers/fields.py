@@ -58,6 +58,10 @@ class FieldMapping:
     """Field that becomes one array -> the columns of numbers in it; a name may be a pattern (`pixel*`)."""
     dialect: Dialect = field(default_factory=Dialect)
     """The form of a CSV file."""
+    split: str | None = None
+    """The split or configuration to read; `all` for all of them. None if the source has only one."""
+    label: str = ""
+    """The column of whole numbers that becomes the field `label`; empty for one of that name."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
@@ -76,12 +80,12 @@ class FieldMapping:
         return {column: name for name, column in self.renames.items()}
 
 
-def fields_told(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def fields_told(told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the codecs and the renames of `NAME=CODEC`, `NEW=COLUMN` and `NEW=COLUMN:CODEC`, for `FieldMapping`.
 
     A value that is the name of a codec is a codec, also if a column has this name: then write `NEW=COLUMN:CODEC`.
     """
-    codecs, renames = {}, {}
+    codecs, renames = dict[str, str](), dict[str, str]()
     for name, value in told.items():
         column, colon, codec = value.rpartition(":")
         if value in CODECS:
@@ -90,7 +94,7 @@ def fields_told(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
             renames[name], codecs[name] = column, codec
         else:
             renames[name] = value
-    return {"codecs": codecs, "renames": renames}
+    return codecs, renames
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,7 @@ def choose(
     """
     given = choice.names
     offered = [(column, given.get(column) or field_name(column, codec), codec) for column, codec in columns]
+    offered = [(column, "label" if column == choice.label else name, codec) for column, name, codec in offered]
     _check_names(offered, choice)
     natural = {column: codec for column, _, codec in offered}
     packs = _packs(natural, choice, dtypes or {})
@@ -288,6 +293,12 @@ def choose(
                 f"column {column!r} has no values in the rows that were read, so its codec is unknown: give --field"
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
+    labels = next((codec for column, _, codec in chosen if column == choice.label), "int")
+    if choice.label and labels != "int":
+        raise UsageError(
+            f"--label {choice.label}: that column is {labels}, and labels are whole numbers: number its values with "
+            "brand.pack(..., classes=)"
+        )
     if len(chosen) + len(packs) > MAX_FIELDS:
         raise UsageError(_too_wide(len(chosen) + len(packs), chosen))
     schema = Schema.parse([*((name, codec) for _, name, codec in chosen), *((name, "ndarray") for name, _, _ in packs)])
@@ -310,7 +321,7 @@ def _check_names(offered: Sequence[tuple[str, str, str]], choice: FieldMapping) 
         if column not in columns:
             told = f"there is no such codec; the codecs are {', '.join(CODECS)}"
             raise UsageError(f"--field {name}={column}: {told}. Nor is it a column; there are {there}")
-    for asked in (*choice.columns, *choice.codecs, *choice.nulls):
+    for asked in (*choice.columns, *choice.codecs, *choice.nulls, *filter(None, (choice.label,))):
         if asked not in known:
             codec = choice.codecs.get(asked)
             more = f"; --field {asked}={codec}:{codec} renames column {codec!r}" if codec in columns else ""
@@ -356,6 +367,7 @@ def _too_wide(fields: int, chosen: Sequence[tuple[str, str, str]]) -> str:
 def is_taken(column: str, choice: FieldMapping) -> bool:
     """Return whether a user chose this column, by its own name or that of its field."""
     names = {column, field_name(column), field_name(column, "int"), choice.names.get(column, column)}
+    names |= {"label"} if column == choice.label else set()
     return not choice.columns or bool(names & set(choice.columns))
 
 

@@ -10,6 +10,7 @@ samples are taken as they are shown. The library is recognized by the names of i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from brand.chunker.importers.natural import ROWS_LOOKED_AT
 from brand.errors import UsageError
 from brand.formats.values import is_picture
 
+_FILES_AT_ONCE: Final = 4
+"""Rows whose files are read together: a file may be large."""
 _DECODES: Final = "decode=True"
 """Part of the text of features that are decoded."""
 _PASS: Final = (
@@ -113,10 +116,27 @@ def first_of_rows(stored: Any, name: str) -> Iterator[Any]:
     """Yield a column of a `Dataset` that gives Arrow in arrays of one value, from its front."""
     column = stored.select_columns([name])
     for row in range(min(len(stored), ROWS_LOOKED_AT)):
-        yield from column[row : row + 1].column(name).chunks
+        for batch in with_files(column[row : row + 1]):
+            yield batch.column(name)
 
 
 def first_of_stream(stored: Any, name: str) -> Iterator[Any]:
     """Yield a column of an `IterableDataset` that gives Arrow in arrays of one value, from its front."""
     for some in stored.take(ROWS_LOOKED_AT).iter(1):
-        yield from some.column(name).chunks
+        for batch in with_files(some.select([name])):
+            yield batch.column(name)
+
+
+def with_files(table: Any) -> Iterator[Any]:
+    """Yield batches of a table of Hugging Face with the files that it only names, as `load_dataset("imagefolder")`."""
+    named = any(
+        column.type.get_field_index("bytes") >= 0 and column.combine_chunks().field("bytes").null_count
+        for column in table.columns
+        if hasattr(column.type, "get_field_index")
+    )
+    if not named:
+        yield from table.to_batches()
+        return
+    embedded = sys.modules["datasets.table"].embed_table_storage  # the library is loaded: it made the table
+    for row in range(0, len(table), _FILES_AT_ONCE):
+        yield from embedded(table.slice(row, _FILES_AT_ONCE)).to_batches()

@@ -45,7 +45,7 @@ class JsonLines(Shards):
     kind = "jsonl"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file")
+        files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file", choice.split)
         self._lined = {file.path: _is_lined(file) for file in files}
         kinds = self._kinds(files, choice)
         natural = [(name, common_codec(some) or "json") for name, some in kinds.items()]

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, value_bytes
+from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, intact, value_bytes
 from brand.chunker.importers.fields import FieldMapping, Fields, choose
-from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream
+from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream, with_files
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
 from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
-from brand.formats.header import Schema
+from brand.formats.header import DecodeDefault, Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
@@ -42,6 +42,9 @@ class Table:
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded by default."""
+    field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -83,7 +86,8 @@ def _arrow(
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_values, choice, order=order)
-    return Table(columns.fields, rows, _without_bad(columns.blocks(batches)), columns.classes)
+    found = columns.blocks(intact("the table", "its rows cannot be read", batches))
+    return Table(columns.fields, rows, _without_bad(found), columns.classes, columns.decode, columns.field_classes)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
@@ -109,7 +113,8 @@ def _without_bad(blocks: Iterable[Block | Bad]) -> Iterator[Block]:
     """Yield the blocks. Raises `SchemaError` for a sample that cannot be used."""
     for block in blocks:
         if isinstance(block, Bad):
-            raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
+            cure = "; name the field's codec in a schema" if block.reason.startswith("field ") else ""
+            raise SchemaError(f"{block.called}, {block.reason}{cure}")
         yield block
 
 
@@ -157,7 +162,7 @@ def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | Non
         return None
     mean = stored.data.nbytes // max(1, len(stored.data))
     rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
-    batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
+    batches = (batch for some in stored.iter(rows) for batch in with_files(some))
     return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema)
 
 
@@ -177,10 +182,10 @@ def _stream_batches(stored: Any) -> Iterator[Any]:
         held.append(row)
         size += row.nbytes
         if size >= BLOCK_BYTES or len(held) >= _ROWS_AT_ONCE:
-            yield from arrow().concat_tables(held).combine_chunks().to_batches()
+            yield from with_files(arrow().concat_tables(held).combine_chunks())
             held, size = [], 0
     if held:
-        yield from arrow().concat_tables(held).combine_chunks().to_batches()
+        yield from with_files(arrow().concat_tables(held).combine_chunks())
 
 
 def _values(series: Any) -> Any:
@@ -197,6 +202,12 @@ def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
     """Raise `UsageError` for other tables, columns and paths. The first sample reveals any other mistake."""
     for library, name in sorted(kinds & _ROWS.keys()):
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
+    if isinstance(samples, Mapping) and {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")} & kinds:
+        splits = list(samples)
+        raise UsageError(
+            f"samples is a {type(samples).__name__} with the splits {', '.join(map(str, splits))}: pack each into a"
+            f" data set of its own, as brand.pack(samples[{(splits or ['train'])[0]!r}], ...)"
+        )
     if isinstance(samples, Mapping):
         raise UsageError(
             "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -16,12 +17,14 @@ import xxhash
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.header import Header, Schema, canonical_json, pack_header
+from brand.formats.header import DecodeDefault, Header, Schema, canonical_json, pack_header
+from brand.printable import printable
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
+NO_DEFAULTS: Final[Mapping[str, DecodeDefault]] = MappingProxyType({})
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
 _SAMPLES_BYTES: Final = 1 << 30
@@ -64,7 +67,7 @@ class ChunkPlan:
         return round(self.raw_bytes * self.compression.expected_ratio)
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - a keyword each
     *,
     samples: int,
     raw_bytes: int | None,
@@ -72,15 +75,17 @@ def make_plan(
     compression: Mode | Compression,
     layout: Layout,
     schema: Schema,
-    classes: tuple[str, ...] | None,
+    names: Mapping[str, tuple[str, ...]],
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> ChunkPlan:
     """Decide everything.
 
     `probe` holds records of randomly placed samples. `raw_bytes` is None if the source does not know it; the probe
-    then gives an estimate. A mode of compression is judged by the probe.
+    then gives an estimate. A mode of compression is judged by the probe. `names` has the classes of `label`, and those
+    of other fields.
     """
     probe_bytes = sum(map(len, probe))
     raw = raw_bytes if raw_bytes is not None else round(probe_bytes / len(probe) * samples)
@@ -88,7 +93,10 @@ def make_plan(
     compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
-    header = Header(samples, size, schema, classes, compression.codec, seed, dict(source))
+    others = {name: classes for name, classes in names.items() if name != "label"}
+    header = Header(
+        samples, size, schema, names.get("label"), compression.codec, seed, dict(source), dict(decode), others
+    )
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)
@@ -127,14 +135,26 @@ class Like:
     classes: tuple[str, ...] | None
     chunk_size: int
     compression: Compression
+    decode: Mapping[str, DecodeDefault]
+    """How images of the collection are decoded, whatever the source of new ones says."""
+    field_classes: Mapping[str, tuple[str, ...]]
+    """Names of the values of other fields than `label`."""
 
-    def check(self, schema: Schema, classes: tuple[str, ...] | None) -> None:
+    def check(
+        self, schema: Schema, classes: tuple[str, ...] | None, field_classes: Mapping[str, tuple[str, ...]]
+    ) -> None:
         """Raise `SchemaError` if samples with this schema and these classes do not fit."""
         if (told := difference(self.schema, schema)) is not None:
             raise SchemaError(
                 f"the new samples do not fit the collection: {told}. All samples of a collection have the same fields "
                 "in the same order: convert these to a data set of their own"
             )
+        for name in sorted(self.field_classes.keys() | field_classes.keys()):
+            if self.field_classes.get(name) != field_classes.get(name):
+                raise SchemaError(
+                    f"the values of field {name!r} have other names than in the collection, so they would change their "
+                    "meaning: convert these samples to a data set of their own"
+                )
         known = self.classes
         if known is None and classes is None:
             return
@@ -161,6 +181,19 @@ def difference(known: Schema, new: Schema) -> str | None:
     return f"their fields are in the order {', '.join(there)}, and {', '.join(here)} in the collection"
 
 
+def check_classes(classes: Sequence[str]) -> None:
+    """Raise `UsageError` unless there are classes, each with a name of its own."""
+    twice = (
+        next((name for number, name in enumerate(classes) if name in classes[:number]), None)
+        if (len(set(classes)) < len(classes))
+        else None
+    )
+    if isinstance(classes, str) or not classes:
+        raise UsageError(f"classes={classes!r}: give the names of the classes, in the order of their labels")
+    if twice is not None:
+        raise UsageError(f"the class {printable(twice)!r} is named twice: each label has one name")
+
+
 def default_jobs() -> int:
     """Return the number of processes without an option: one for each core that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -183,7 +216,15 @@ class Options:
     compression: Mode = "auto"
     """`auto` (zstandard if it saves 10 %), `zstd` or `none`."""
     labels: bool = True
-    """Whether the top-level folders are classes."""
+    """Whether folders are classes."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes, in the order of their labels; other classes are an error. None: those of the source."""
+    natural_order: bool = False
+    """Sort the folders' names as people do: `c2` before `c10`."""
+    leaf_classes: bool = False
+    """The folder that holds a file is its class, not the top-level folder."""
+    split: str | None = None
+    """The split or configuration to convert, of a source that has several; `all` takes all files together."""
     like: Like | None = None
     """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 
@@ -192,7 +233,10 @@ class Options:
     skip_errors: bool = False
     """Leave out files that cannot be used, and report them, instead of failing at the first."""
     validate: bool | None = None
-    """Decode every file beforehand. None: only with `skip_errors`, because only decoding finds every bad file."""
+    """Decode every image and audio file before it is stored.
+
+    None: in a folder only with `skip_errors`, because only decoding finds every bad file; in data of other tools never.
+    """
     follow_links: bool = False
     """Follow symbolic links that lead out of the source, or to folders."""
     dry_run: bool = False
@@ -205,6 +249,10 @@ class Options:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
             raise UsageError(f"compression {self.compression!r}: give one of {', '.join(MODES)}")
+        if self.classes is not None:
+            check_classes(self.classes)
+        if not self.labels and (self.classes is not None or self.natural_order or self.leaf_classes):
+            raise UsageError("without labels there are no classes to order: leave out --no-labels")
         _ = self.layout
 
     @property
@@ -213,13 +261,13 @@ class Options:
         return Layout(self.chunk_size, self.chunk_bytes)
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def known_classes(self) -> tuple[str, ...]:
         """Classes that have numbers already."""
-        return () if self.like is None else self.like.classes or ()
+        return self.classes or (() if self.like is None else self.like.classes or ())
 
     @property
     def with_labels(self) -> bool:
-        """Whether top-level folders are classes."""
+        """Whether folders are classes."""
         return self.labels and (self.like is None or self.like.classes is not None)
 
     @property

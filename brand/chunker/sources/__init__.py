@@ -2,6 +2,8 @@
 
 request     from the folder that a user names to a source, with skipped.tsv and extras.zip
 folders     the files of an image or audio folder, in ImageFolder's order
+splits      splits and configurations in the names of files
+labels      new numbers for the classes of a source
 listing     the found files, and the texts of audio files, as arrays on disk
 texttable   the rows of CSV and TSV files
 encoding    text files that are not in UTF-8

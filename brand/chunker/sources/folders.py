@@ -1,7 +1,8 @@
 """Which files are in an image or audio folder, and which index and label does each file get?
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
-the folders by path, within a folder the files by name. Files directly in the folder make an unlabelled (flat)
+the folders by path, within a folder the files by name. By option, classes have given numbers, or those of timm: the
+folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat)
 set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
 leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
 time.
@@ -10,17 +11,22 @@ time.
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
+from brand.chunker.sources.labels import check_known, missing_classes
+from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
+from brand.chunker.sources.splits import ALL, first_word, splits_among
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.noticed import Noticed
 from brand.formats.version import collection_of
 from brand.printable import printable
 
@@ -35,7 +41,10 @@ class _Findings:
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
     """Transcripts next to audio files that cannot be used."""
+    tables: list[str] = field(default_factory=list)
+    """Tables of the texts of the audio files next to them."""
     ignored: int = 0
+    noticed: tuple[Noticed, ...] = ()
 
 
 @dataclass
@@ -61,9 +70,49 @@ def check_unconverted(root: Path) -> None:
         raise UsageError(f"{root} is a version of a collection, which is converted already: BrandDataset reads it")
     if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
+    inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST_NAME}"))
+    if inside and not (root / MANIFEST_NAME).is_file():
+        raise UsageError(
+            f"{root} holds {counted(len(inside), 'data set')} of Brand, converted already: BrandDataset reads"
+            f" {root / inside[0]}"
+        )
     if (root / MANIFEST_NAME).is_file():
         how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
+
+
+def split_folder(root: Path, options: Options) -> Path:
+    """Return the folder to convert: `root`, or the one of the split that `options` name in it.
+
+    Raises `UsageError` if the folders in `root` are splits, and none of them, nor `all`, was asked for.
+    """
+    if options.split == ALL or not root.is_dir():
+        return root
+    folders = _folders_in(root)
+    if len(folders) == 1 and options.split not in folders and splits_among(_folders_in(root / folders[0])):
+        root, folders = root / folders[0], _folders_in(root / folders[0])
+    if options.split is not None:
+        return root / options.split if options.split in folders else root
+    if splits := splits_among(folders):
+        raise UsageError(_splits_in(root, splits))
+    return root
+
+
+def _folders_in(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return [entry.name for entry in entries if entry.is_dir() and not _is_ignored(entry.name)]
+    except OSError:  # the scan reports it
+        return []
+
+
+def _splits_in(root: Path, splits: Sequence[str]) -> str:
+    some = ", ".join(f"--split {name}" for name in splits)
+    what = "splits" if len(splits) > 1 else "split"
+    return (
+        f"{root} holds the {what} {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
+        f" {some}. If these are the names of classes, or all belong together: --split {ALL}"
+    )
 
 
 def scan_folder(
@@ -79,15 +128,20 @@ def scan_folder(
 
     Raises `UsageError` if there are files next to class folders, `SourceError` if the folder holds no files.
     """
-    scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None)
+    split = None if options.split in (None, ALL, root.name) else options.split
+    scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None, split)
     tops = scan.class_folders() if options.with_labels else [""]
-    known = options.classes  # they have the first numbers, whether the folder has them or not
-    classes = None if tops == [""] else (*known, *(top for top in tops if top not in known))
+    found_classes = [] if tops == [""] else tops
+    if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
+        found_classes = replace(scan, problems=[], empty_folders=[]).leaf_folders(tops)
+    classes = None if tops == [""] else number_classes(found_classes, options)
+    if classes is None and options.classes is not None:
+        raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     writer, total = ListingWriter(work), 0
     for top in tops:
         batch: list[SourceFile] = []
-        for file in scan.files_below(top, label_of[top]):
+        for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
@@ -96,11 +150,35 @@ def scan_folder(
                 on_progress(StageProgress("scan", writer.count, None, total, None))
         writer.add(batch)
     listing = writer.close()
+    if options.split is None:
+        scan.refuse_splits()
     on_progress(StageProgress("scan", len(listing), len(listing), total, total))
+    if split is not None and not len(listing):
+        there = splits_among(tops) or splits_among(scan.second) or sorted(word for word in scan.words if word)
+        raise UsageError(f"{root} has no split {split!r}; it has {', '.join(there) or 'none'}")
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
+    found["noticed"] = missing_classes(found_classes, options.classes or ())
     return ScannedFolder(root, listing, classes, **found)
+
+
+def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
+    """Return the names of all classes, by label: those that have numbers already, then those that were found, sorted.
+
+    Raises `UsageError` if classes were given and others are found.
+    """
+    known = options.known_classes
+    if options.classes is not None:
+        check_known(found, options.classes)
+    new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
+    return (*known, *new)
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts names as timm does: numbers by value, letters without case; then by the name itself."""
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if part.isdigit() else part for part in parts], name
 
 
 @dataclass
@@ -111,6 +189,20 @@ class _Scan(_Findings):
     sidecars: bool
     follow_links: bool
     exclude: Path | None
+    split: str | None = None
+    """The split to read: folders of this name in the class folders, or files whose names begin with it."""
+    second: set[str] = field(default_factory=set)
+    """Names of the folders in class folders."""
+    words: Counter[str] = field(default_factory=Counter)
+    """Word of a split with which a name begins -> files without a class; an empty text for other names."""
+
+    def refuse_splits(self) -> None:
+        """Raise `UsageError` if folders in the class folders, or the names of files without a class, are splits."""
+        found = splits_among(self.second)
+        if len(found) < 2:
+            found = sorted(self.words) if "" not in self.words and min(self.words.values(), default=0) > 1 else []
+        if len(found) > 1:
+            raise UsageError(_splits_in(self.root, found))
 
     def class_folders(self) -> list[str]:
         folders, files, links = [], [], 0
@@ -135,9 +227,27 @@ class _Scan(_Findings):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
 
-    def files_below(self, top: str, label: int) -> Iterator[SourceFile]:
-        """Yield the files of a class in order: folders sorted by path, files by name."""
-        folders: dict[str, list[str]] = {}
+    def leaf_folders(self, tops: Sequence[str]) -> list[str]:
+        """Return the names of all folders that hold files, each once."""
+        names = set[str]()
+        for top in tops:
+            for folder, files in self._walk(top):
+                if files and _is_utf8(folder):
+                    names.add(folder.rpartition("/")[2])
+        return sorted(names)
+
+    def files_below(self, top: str, label_of: Mapping[str, int], *, leaf: bool) -> Iterator[SourceFile]:
+        """Yield the files below a top-level folder in order: folders sorted by path, files by name.
+
+        The label is that of the top-level folder; with `leaf`, that of the folder that holds the file.
+        """
+        folders = dict(self._walk(top))
+        for folder in sorted(folders):
+            label = label_of.get(folder.rpartition("/")[2], -1) if leaf else label_of[top]
+            yield from self._usable(folder, folders.pop(folder), label)
+
+    def _walk(self, top: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield each folder with the sorted names of its files."""
         pending = [(top, frozenset[tuple[int, int]]())]
         while pending:
             folder, above = pending.pop()
@@ -149,20 +259,26 @@ class _Scan(_Findings):
             for entry in self._entries(folder):
                 empty = False
                 if self._is_folder(entry):
+                    if folder and "/" not in folder:
+                        self.second.add(entry.name)
+                        if self.split not in (None, entry.name):
+                            continue
                     pending.append((_join(folder, entry.name), above | {identity}))
-                else:
+                elif self.split is None or "/" in folder or (not folder and first_word(entry.name) == self.split):
                     names.append(entry.name)
-            folders[folder] = sorted(names)
+            if not folder:
+                self.words.update(map(first_word, names))
+            yield folder, sorted(names)
             if empty and folder and _is_utf8(folder):
                 self.empty_folders.append(folder)
             elif empty and folder:
                 self.problems.append(Problem.of(folder, _NOT_UTF8))
-        for folder in sorted(folders):
-            yield from self._usable(folder, folders.pop(folder), label)
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
-        root, sidecar_of = str(self.root), dict[str, int]()
+        root, sidecar_of, text_of = str(self.root), dict[str, int](), dict[str, str]()
         if self.sidecars:
+            text_of = self._texts_of(folder, names)
+            names = [name for name in names if not name.endswith(TEXTS_OF_FOLDER)]
             stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
             for name in names:
                 stem, suffix = os.path.splitext(name)
@@ -177,11 +293,32 @@ class _Scan(_Findings):
             sidecar = sidecar_of.get(os.path.splitext(name)[0], 0) if sidecar_of else 0
             reason, facts = self._why_unusable(path, key)
             if facts is not None:
-                yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+                text = text_of.get(os.path.splitext(name)[0], "") if text_of else ""
+                yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar, text)
                 continue
             self.problems.append(Problem.of(key, reason))
             stem = os.path.splitext(key)[0]
             self.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if sidecar & bit]
+
+    def _texts_of(self, folder: str, names: list[str]) -> dict[str, str]:
+        """Return the texts in the tables of a folder, by the names of audio files without their suffixes."""
+        stems, found = {os.path.splitext(name)[0] for name in names}, dict[str, str]()
+        for table in (name for name in names if name.endswith(TEXTS_OF_FOLDER)):
+            key = _join(folder, table)
+            try:
+                lines = (self.root / key).read_text(encoding="utf-8-sig").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                self.problems.append(Problem.of(key, f"not a table of transcripts in UTF-8: {error}"))
+                continue
+            self.tables.append(key)
+            for number, line in enumerate(lines, 1):
+                stem, _, text = line.strip().partition(" ")
+                if stem in found or (stem and stem not in stems):
+                    why = "is named a second time" if stem in found else "is not next to the table"
+                    self.problems.append(Problem.of(f"{key}, line {number}", f"the audio file {stem!r} {why}"))
+                elif stem:
+                    found[stem] = text.strip()
+        return found
 
     def _why_unusable(self, path: str, key: str) -> tuple[str, os.stat_result | None]:
         if not _is_utf8(key):
@@ -210,7 +347,7 @@ class _Scan(_Findings):
         try:
             with os.scandir(self.root / folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") or entry.name in IGNORED:
+                    if _is_ignored(entry.name):
                         self.ignored += 1
                     else:
                         yield entry
@@ -222,6 +359,10 @@ class _Scan(_Findings):
             return entry.is_dir(follow_symlinks=self.follow_links)
         except OSError:  # links that form a circle
             return False
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name in IGNORED
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -46,6 +46,9 @@ SIDECARS: Final = {".txt": 1, ".lab": 2}
 """Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
 
 
+TEXTS_OF_FOLDER: Final = ".trans.txt"
+"""End of the name of a table that has the texts of the audio files next to it, one per line, as LibriSpeech has it."""
+
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 RESERVED: Final = ("index", "key", "audio", "label", "duration", "text")
@@ -62,6 +65,8 @@ class SourceFile(NamedTuple):
     size: int
     modified_ns: int
     sidecar: int = 0
+    text: str = ""
+    """Transcript from a table next to the file."""
 
 
 class ListingWriter:
@@ -71,6 +76,7 @@ class ListingWriter:
         self.folder, self.count = folder, 0
         self._names: BinaryIO = (folder / "names.bin").open("wb")
         self._entries: BinaryIO = (folder / "entries.bin").open("wb")
+        self._texts: BinaryIO | None = None  # opened at the first text: most folders have none
         self._name_at = 0
 
     def add(self, files: list[SourceFile]) -> None:
@@ -84,6 +90,13 @@ class ListingWriter:
         rows["size"] = [file.size for file in files]
         rows["modified_ns"] = [file.modified_ns for file in files]
         rows["sidecar"] = [file.sidecar for file in files]
+        if any(file.text for file in files):
+            self._texts = self._texts or (self.folder / "texts.bin").open("wb")
+            texts = [file.text.encode() for file in files]
+            text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+            rows["text_at"] = self._texts.tell() + np.cumsum(text_sizes) - text_sizes
+            rows["text_size"] = text_sizes
+            self._texts.write(b"".join(texts))
         self._names.write(b"".join(names))
         self._entries.write(rows.tobytes())
         self._name_at += int(sizes.sum())
@@ -93,6 +106,8 @@ class ListingWriter:
         """Finish writing, and open the listing."""
         self._names.close()
         self._entries.close()
+        if self._texts is not None:
+            self._texts.close()
         return Listing(self.folder)
 
 
@@ -210,7 +225,7 @@ def join_table(
     find = _Finder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
-    rows = _TableRows(table, tuple(columns), dialect or Dialect())
+    rows = TableRows(table, tuple(columns), dialect or Dialect())
     bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
@@ -236,11 +251,11 @@ def join_table(
             told[index] = True
     flush(entries)
     flush(sizes)
-    notes = [_not_taken(table, rows.left)] if rows.left else []
+    notes = [not_taken(table, rows.left)] if rows.left else []
     return int(told.sum()), [*notes, *(fact.text for fact in rows.noticed)]
 
 
-def _not_taken(table: Path, left: Sequence[str]) -> str:
+def not_taken(table: Path, left: Sequence[str]) -> str:
     """Return a note that names the columns which were not chosen, and the option that chooses them."""
     can = ",".join(name for name in left if is_field_name(name) and name not in RESERVED)
     if len(left) == 1:
@@ -251,20 +266,43 @@ def _not_taken(table: Path, left: Sequence[str]) -> str:
 
 
 class _Finder:
-    """Key -> index, by hashed key."""
+    """Key -> index, by hashed key. A name without folder and suffix finds the one file that is called so."""
 
     def __init__(self, listing: Listing) -> None:
-        hashes = np.fromiter((_hash(listing.key(i)) for i in range(len(listing))), np.uint64, len(listing))
-        self._listing, self._order = listing, np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+        self._listing = listing
+        self._by_key = _Hashed(listing.key(index) for index in range(len(listing)))
 
     def __call__(self, key: str) -> int | None:
-        at = int(np.searchsorted(self._hashes, np.uint64(_hash(key))))
-        index = int(self._order[at]) if at < len(self._order) else -1
-        return index if index >= 0 and self._listing.key(index) == key else None
+        found = [index for index in self._by_key.find(key) if self._listing.key(index) == key]
+        if not found and "/" not in key:
+            found = [index for index in self._by_stem.find(key) if _stem(self._listing.key(index)) == key]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _by_stem(self) -> _Hashed:
+        return _Hashed(_stem(self._listing.key(index)) for index in range(len(self._listing)))
 
 
-class _TableRows:
+class _Hashed:
+    """The positions of texts, by hashed text."""
+
+    def __init__(self, texts: Iterator[str]) -> None:
+        hashes = np.fromiter(map(_hash, texts), np.uint64)
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+
+    def find(self, text: str) -> list[int]:
+        """Return the positions of texts with the hash of this one."""
+        low, high = (np.searchsorted(self._hashes, np.uint64(_hash(text)), side) for side in ("left", "right"))
+        found: list[int] = self._order[low:high].tolist()
+        return found
+
+
+def _stem(key: str) -> str:
+    return os.path.splitext(key.rpartition("/")[2])[0]
+
+
+class TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
     def __init__(self, table: Path, columns: tuple[str, ...], dialect: Dialect) -> None:

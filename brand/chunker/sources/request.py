@@ -25,14 +25,16 @@ import numpy as np
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
+from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
 from brand.chunker.sources.listing import join_table
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.texttable import Dialect
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
+from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
-from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
+from brand.formats.endings import kind_by_names
+from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -76,6 +78,7 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    names += folder.tables
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
         return []
@@ -167,14 +170,9 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
 
 def misfit_hint(source: FolderSource) -> str:
     """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
-    total, kinds = len(source), set[str]()
-    looked_at = min(total, _LOOKED_AT)
-    for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
-        try:
-            with (source.root / source.listing.key(index)).open("rb") as file:
-                kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
-        except OSError:
-            continue
+    total, heads = len(source), _heads(source)
+    looked_at, kinds = len(heads), {(kind_of(head) or "").partition("/")[0] for head in heads}
+    names = [source.listing.key(index) for index in range(min(total, _LOOKED_AT))]
     if source.file_field in kinds or not kinds:
         return ""
     what = {"image": "an image", "audio": "an audio file"}[source.file_field]
@@ -183,8 +181,21 @@ def misfit_hint(source: FolderSource) -> str:
         if looked_at == total
         else f"none of {counted(looked_at, 'inspected file')}"
     )
-    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
+    importer = kind_by_names(names)
+    otherwise = "brand.pack takes samples of any kind"
+    if importer not in (None, *FIELDS):
+        otherwise = f"`brand convert {importer}` reads files such as {printable(names[0])}"
+    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), otherwise)
     return f"In this folder {which} is {what}: {how}"
+
+
+def _heads(source: FolderSource) -> list[bytes]:
+    """Return the first bytes of some files, evenly spread over the folder."""
+    heads = []
+    for index in np.linspace(0, max(0, len(source) - 1), min(len(source), _LOOKED_AT), dtype=np.int64).tolist():
+        with suppress(OSError), (source.root / source.listing.key(index)).open("rb") as file:
+            heads.append(file.read(HEAD_BYTES))
+    return heads
 
 
 @dataclass(frozen=True)
@@ -202,17 +213,28 @@ class FolderRequest:
     options: Options = field(default_factory=Options)
 
 
+def url_of(src: Target) -> tuple[str, str] | None:
+    """Return scheme and rest of a source that is a URL; None for a path.
+
+    A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
+    """
+    text = os.fspath(src)
+    found = _URL.match(text)
+    if found is None or (not isinstance(src, str) and Path(text).exists()):
+        return None
+    return found[1].lower(), text[found.end() :]
+
+
 def local_source(src: Target) -> str:
     """Return the path of a source, which is on this machine. A URL `file://` names a path, too.
 
     Raises `UsageError` for any other URL, with the command that copies it. A `Path` that was made from a URL has lost a
     slash; it is a URL, too, unless there is such a file.
     """
-    text = os.fspath(src)
-    found = _URL.match(text)
-    if found is None or (not isinstance(src, str) and Path(text).exists()):
-        return text
-    scheme, rest = found[1].lower(), text[found.end() :]
+    found = url_of(src)
+    if found is None:
+        return os.fspath(src)
+    scheme, rest = found
     if scheme == "file":
         return f"/{rest}"
     url = f"{scheme}://{rest}"
@@ -263,14 +285,14 @@ def make_request(
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
     if dialect not in (None, Dialect()) and table is None:
         raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
-    root = Path(os.path.normpath(local_source(src)))
+    root = split_folder(Path(os.path.normpath(local_source(src))), options or Options())
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
     transcripts = None if table is None else Path(local_source(table))
-    if transcripts is not None and not transcripts.is_file():
-        what = "it is not a file" if transcripts.exists() else "there is no such file"
-        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, TSV or CSV")
+    if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
+        what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
+        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
     return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), options or Options())
 
 
@@ -314,16 +336,24 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         told, more = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
         notes += more
         without = len(folder.listing) - told
-        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
-    with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
+        notes += _without_text(without)
+    with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())
+    if with_text and table is None:
+        entries = folder.listing.entries
+        notes += _without_text(int(((entries["sidecar"] == 0) & (entries["text_size"] == 0)).sum()))
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
             "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
         )
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
+    source.describe(noticed=folder.noticed)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+
+
+def _without_text(count: int) -> list[str]:
+    return [f"{counted(count, 'audio file')} without a transcript; the text is empty there"] if count else []
 
 
 @contextmanager
@@ -332,5 +362,11 @@ def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        otherwise = "--validate finds such files beforehand" if skipping else SKIP_HINT
-        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or otherwise) from error
+        hint = "--validate finds such files beforehand" if skipping else SKIP_HINT
+        if error.reason.endswith(INSTALL_FFMPEG):
+            heads = _heads(source)
+            such = sum(map(bool, map(missing_decoder, heads)))
+            hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
+        elif source.file_field == "audio" and error.reason.endswith(" text"):
+            hint = f"If it has the texts of audio files, --transcripts names it. {SKIP_HINT}, without their texts"
+        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error

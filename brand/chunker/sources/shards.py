@@ -15,7 +15,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,6 +24,7 @@ import xxhash
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.blocks import bytes_of
+from brand.chunker.sources.labels import NO_LABELS, NewLabels, missing_classes
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -35,9 +36,10 @@ from brand.chunker.sources.spool import (
     source_of,
 )
 from brand.chunker.sources.workers import run_tasks
-from brand.errors import SchemaError, SourceError, counted
-from brand.formats.header import Schema
-from brand.formats.media import other_kind
+from brand.errors import SchemaError, SourceError, UsageError, counted
+from brand.formats.audio import missing_decoder
+from brand.formats.header import DecodeDefault, Schema
+from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
@@ -122,6 +124,22 @@ class Shards(ABC):
         self.notes, self.classes = tuple(notes), classes
         self.noticed: tuple[Noticed, ...] = ()
         """Facts about the source that are known before it is read."""
+        self.decode: Mapping[str, DecodeDefault] = {}
+        """Field -> how its images are decoded by default, as the tool does whose data they are."""
+        self.field_classes: Mapping[str, tuple[str, ...]] = {}
+        """Names of the values of other fields than `label`."""
+        self.numbers: NewLabels | None = None
+        """Other numbers for the source's labels."""
+
+    def give_classes(self, given: tuple[str, ...]) -> None:
+        """Give labels the numbers of these classes. Raises `UsageError` if there are no labels, or other classes."""
+        if ("label", "int") not in self.schema.fields:
+            raise UsageError(NO_LABELS)
+        if self.classes is not None:
+            self.numbers = NewLabels.of(self.classes, given)
+            self.noticed += missing_classes(self.classes, given)
+        self.choice += repr(self.numbers)
+        self.classes = given
 
     @abstractmethod
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
@@ -158,12 +176,24 @@ class ExchangeContext:
     """Folder of the parts."""
     skip: bool
     """Leave out samples that cannot be used."""
+    validate: bool
+    """Decode images and audio files."""
 
     def identity(self, number: int) -> str:
         """Return the identity of the contents of a part, as far as it is known before reading."""
         source = self.source
         shards = [(shard.name, shard.bytes, shard.mark) for shard in self._shards(number)]
-        told = [_VERSION, source.kind, source.schema.fields, source.choice, self.seed, self.skip, number, shards]
+        told = [
+            _VERSION,
+            source.kind,
+            source.schema.fields,
+            source.choice,
+            self.seed,
+            self.skip,
+            self.validate,
+            number,
+            shards,
+        ]
         return xxhash.xxh3_128_hexdigest(json.dumps(told).encode("utf-8", "surrogateescape"))
 
     def bytes(self, number: int) -> int:
@@ -183,7 +213,9 @@ def exchange(
     Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
     """
     stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
-    plan = ExchangeContext(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
+    plan = ExchangeContext(
+        source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors, options.validate is True
+    )
     with storage_errors(folder, "cannot write"):
         plan.folder.mkdir(exist_ok=True)
         _remove_others(plan)
@@ -204,13 +236,14 @@ def exchange(
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
     spooled = source_of(folder, source.schema, ordered, source.noticed)
+    spooled.describe(field_classes=source.field_classes)
     return spooled, [p for part in ordered for p in part.problems], found
 
 
 def _sample_bytes(source: Shards) -> int:
     """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
     with suppress(SourceError):
-        for block in source.read(0):
+        for block in source.read(0) if source.shards else ():
             if isinstance(block, Block) and len(block):
                 return sum(sum(map(bytes_of, values)) for values in block.columns.values()) // len(block)
     return 0
@@ -251,7 +284,9 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
     if not len(block):
         return []
     try:
-        _check_files(plan.source.schema, block)
+        _check_files(plan.source.schema, block, validate=plan.validate)
+        if plan.source.numbers is not None:
+            block = replace(block, columns=plan.source.numbers.relabelled(block.columns, block.called))
         writer.add(encode_columns(plan.source.schema, block.columns, block.called))
     except SchemaError as error:
         if len(block) > 1:
@@ -262,14 +297,26 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
     return []
 
 
-def _check_files(schema: Schema, block: Block) -> None:
-    """Raise `SchemaError` if a value of an image or audio field is not such a file."""
+def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
+    """Raise `SchemaError` if a value of an image or audio field is not such a file; with `validate` decode it, too."""
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
-                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
-                if found:
-                    raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
+                if isinstance(data, bytes) and (why := _why_unusable(codec, data, validate=validate)):
+                    raise SchemaError(f"{called}, field {name!r} ({codec}): {why}")
+
+
+def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
+    """Return in words why these bytes are no file of an image or audio field; empty if they are."""
+    if not data:
+        return "its contents are empty"
+    why = (missing_decoder(data) if codec == "audio" else "") or misfit(codec, data)
+    if not why and validate:
+        try:
+            check_file(codec, data)
+        except ValueError as error:
+            return str(error)
+    return why
 
 
 def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:

@@ -8,9 +8,8 @@ and the spool is a source.
 from __future__ import annotations
 
 import os
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
+from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, together
 from brand.formats.values import LARGE, Buffer
@@ -34,6 +34,7 @@ Indices = NDArray[np.integer[Any]]
 DURATION: Final = ("duration", "float")
 """The field, and its codec, of the seconds of an audio file."""
 
+NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {}
 _FILES_AT_ONCE: Final = 64
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
@@ -51,8 +52,16 @@ class Source(ABC):
 
     noticed: Sequence[Noticed] = ()
     """Facts about the source that its records do not show, such as skipped rows. They are stored in the manifest."""
+    field_classes: Mapping[str, tuple[str, ...]] = NO_NAMES
+    """Names of the values of other fields than `label`."""
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
+
+    def describe(
+        self, *, noticed: Sequence[Noticed] = (), field_classes: Mapping[str, tuple[str, ...]] = NO_NAMES
+    ) -> None:
+        """Take over facts that are known where the samples come from."""
+        self.noticed, self.field_classes = (*self.noticed, *noticed), field_classes
 
     @property
     def raw_bytes(self) -> int | None:
@@ -137,11 +146,8 @@ class FolderSource(Source):
         """Read and decode one file. Raises `SourceError` if it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
-        decode: Callable[[Buffer], object] = check_image if self.file_field == "image" else decode_audio
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                decode(data)
+            check_file(self.file_field, data)
         except ValueError as error:
             raise SourceError(self.listing.key(index), str(error)) from error
 
@@ -213,12 +219,10 @@ class FolderSource(Source):
         return data
 
     def _check_kind(self, index: int, data: Buffer) -> None:
-        found = other_kind(self.file_field, data)
+        missing = missing_decoder(data) if self.file_field == "audio" else ""
+        found = missing or misfit(self.file_field, data)
         if found:
-            article = "an" if self.file_field[0] in "ai" else "a"
-            raise SourceError(
-                self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
-            )
+            raise SourceError(self.listing.key(index), found)
 
     def _record(self, index: int, data: Buffer) -> tuple[Buffer, ...]:
         payloads: list[Buffer] = [data]
@@ -226,8 +230,14 @@ class FolderSource(Source):
             payloads += [self._text(index), *self.listing.values(index)]
         payloads.append(self.listing.key(index).encode())
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
-        fixed += [duration(data)] if self._with_duration else []
+        fixed += [self._seconds(index, data)] if self._with_duration else []
         return record_parts(self.schema, fixed, payloads)
+
+    def _seconds(self, index: int, data: Buffer) -> float:
+        try:
+            return duration(data)
+        except ValueError as error:
+            raise SourceError(self.listing.key(index), str(error)) from error
 
     def _text(self, index: int) -> bytes:
         sidecars = self.sidecars(index)
@@ -256,7 +266,13 @@ class IndexableSource(Source):
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
         few = [int(i) for i in indices]
-        samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
+        samples = list[Mapping[str, Any]]()
+        try:
+            for index in few:
+                samples.append(self.samples[index])
+        except Exception as error:
+            error.add_note(f"while reading sample {few[len(samples)]}")
+            raise
         return encode_records(self.schema, samples, few)
 
     def blocks(self, indices: Indices) -> Iterator[Records]:

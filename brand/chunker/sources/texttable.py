@@ -232,7 +232,7 @@ class TextTable:
                         self._line += len(held)
                         held.clear()
                 return
-            except (csv.Error, _TooLong) as error:
+            except csv.Error as error:
                 yield self._failed(str(error))
 
     def _reader(self, lines: Iterable[str]) -> Any:
@@ -266,7 +266,7 @@ class TextTable:
             size = size + len(text) if held else len(text)
             held.append(text)
             if size > MOST_CHARACTERS and len(held) > 1:
-                raise _TooLong
+                raise csv.Error("")  # a row is too long
             yield text
 
     def _checked(self, cells: list[str]) -> Row:
@@ -319,10 +319,6 @@ class TextTable:
     def _broken(self, lines: Sequence[str]) -> RowFault:
         broken = next(text for text in lines if not _is_whole(text))
         return RowFault(*not_utf8(self._file, broken.encode("utf-8", "surrogateescape")))
-
-
-class _TooLong(Exception):
-    """A row is longer than `MOST_CHARACTERS`."""
 
 
 def _is_whole(text: str) -> bool:

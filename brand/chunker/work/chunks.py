@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.plan import ChunkPlan, Layout, Options, make_plan
+from brand.chunker.plan.plan import NO_DEFAULTS, ChunkPlan, Layout, Options, make_plan
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError, counted
@@ -34,7 +34,7 @@ from brand.formats.chunk import front_size, pack_front, parse_preamble, read_fro
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import read_facts
-from brand.formats.header import Header
+from brand.formats.header import NO_LABEL, DecodeDefault, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
@@ -53,17 +53,23 @@ _MOST_COUNTS: Final = 16 << 20
 
 
 def decide(
-    source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
+    source: Source,
+    kind: str,
+    classes: tuple[str, ...] | None,
+    options: Options,
+    order_path: Path,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> tuple[ChunkPlan, float]:
     """Return the plan of a conversion, and the speed of reading and compression in bytes per second.
 
-    Writes the order of the samples. `kind` is the name of the source in the header. Raises `SourceError`,
+    Writes the order of the samples. `kind` is the name of the source in the header. `decode` are the decode defaults of
+    its fields; those of a collection are kept. Raises `SourceError`,
     `SchemaError`, `StorageError`.
     """
     compression: Mode | Compression = options.compression
     layout, like = options.layout, options.like
     if like is not None:
-        like.check(source.schema, classes)
+        like.check(source.schema, classes, source.field_classes)
         compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
         write_order(order_path, source.stretches, options.seed)
@@ -76,10 +82,11 @@ def decide(
         compression=compression,
         layout=layout,
         schema=source.schema,
-        classes=classes,
+        names=source.field_classes if classes is None else {"label": classes, **source.field_classes},
         seed=options.seed,
         source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
         fingerprint=source.fingerprint(times=False),
+        decode=decode if like is None else like.decode,
     )
     return plan, sum(map(len, probe)) / max(1e-3, time.monotonic() - started)
 
@@ -205,7 +212,12 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
-            packer.plan.packed_header, dictionary, rows, number=number, data_set_id=packer.plan.data_set_id
+            packer.plan.packed_header,
+            dictionary,
+            rows,
+            number=number,
+            data_set_id=packer.plan.data_set_id,
+            minor=header.minor,
         )
         file.seek(0)
         _write_all(file, front, path)
@@ -243,11 +255,12 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     if header.classes is None:
         return
     labels = columns["label"]
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
+    wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
         raise SchemaError(
-            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}"
+            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}, whose "
+            f"labels are 0 to {len(header.classes) - 1}; {NO_LABEL} is no label"
         )
 
 

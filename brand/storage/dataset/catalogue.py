@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import DeletedError, SchemaError, counted
+from brand.errors import DeletedError, NoLabelsError, SchemaError, counted
 from brand.formats.manifest import Manifest, Share
 from brand.formats.version import Overlay, Version
 from brand.storage.dataset import blame
@@ -91,6 +91,16 @@ class Catalogue:
     def classes(self) -> list[str] | None:
         """Names of the labels, by label; None if the labels have no names."""
         return None if self.header.classes is None else list(self.header.classes)
+
+    def classes_of(self, field: str) -> list[str]:
+        """See `Reader.classes_of`."""
+        named = dict(self.header.field_classes)
+        if self.header.classes is not None:
+            named = {"label": self.header.classes, **named}
+        if field not in named:
+            there = ", ".join(named) or "none"
+            raise NoLabelsError(f"the values of field {field!r} have no names; fields with names: {there}")
+        return list(named[field])
 
     @cached_property
     def chunk_rows(self) -> NDArray[np.void]:

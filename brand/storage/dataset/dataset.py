@@ -309,6 +309,13 @@ class Reader:
         """Names of the labels, by label; None if the labels have no names."""
         return self._data.classes
 
+    def classes_of(self, field: str) -> list[str]:
+        """Return the names of the values of a field, such as "fine_label", by value; -1 has none.
+
+        Raises `NoLabelsError` if the values have no names.
+        """
+        return self._data.classes_of(field)
+
     def sample(self, index: int) -> dict[str, Any]:
         """Return all fields of one sample, images and audio as bytes.
 

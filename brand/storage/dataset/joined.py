@@ -210,6 +210,8 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         compression="zstd" if any(part.header.compression == "zstd" for part in parts) else "none",
         seed=first.header.seed,
         source=first.header.source,
+        decode=first.header.decode,
+        field_classes=first.header.field_classes,
     )
     manifests = [part.manifest for part in parts]
     files = {}

@@ -135,6 +135,8 @@ def check_alike(parts: list[PartIndex]) -> None:
         own = part.header.classes
         facts = (
             ("schema", first.header.schema.fields, part.header.schema.fields),
+            ("decoding of images", first.header.decode, part.header.decode),
+            ("classes of other fields", first.header.field_classes, part.header.field_classes),
             ("chunk size", first.header.chunk_size, part.header.chunk_size),
             ("size of the dictionary", first.manifest.dictionary_size, part.manifest.dictionary_size),
             ("beginning of the classes", classes, own and own[: len(classes or ())]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from brand.formats.header import Header
+from brand.formats.header import NO_LABEL, Header
 from brand.formats.manifest import Share
 from brand.formats.noticed import Noticed
 from brand.formats.version import Version
@@ -40,6 +40,12 @@ class Summary:
     """Raw size, rounded down to a power of two -> number of samples."""
     class_counts: dict[str, int] | None
     """Samples of each class, in label order."""
+    decode: dict[str, str]
+    """Field -> how its images are decoded by default, as `upright`; fields that are decoded as usual are left out."""
+    field_classes: dict[str, list[str]]
+    """Names of the values of other fields than `label`."""
+    unlabelled: int
+    """Samples with the label -1, which is no class."""
     companions: dict[str, int]
     """Size of each companion file."""
     noticed: tuple[Noticed, ...]
@@ -62,6 +68,7 @@ def summarise(data_set: Catalogue) -> Summary:
     """Count over the memory-mapped index, a block at a time."""
     manifest, header = data_set.manifest, data_set.header
     here = data_set.chunks_here
+    counts, unlabelled = _classes(data_set)
     return Summary(
         path=str(data_set.path),
         id=manifest.data_set_id.hex(),
@@ -79,7 +86,10 @@ def summarise(data_set: Catalogue) -> Summary:
         + sum(size for size, _ in manifest.files.values()),
         largest_sample=manifest.largest_sample,
         size_histogram=_sizes(data_set),
-        class_counts=_classes(data_set),
+        decode={name: ",".join(default.words) for name, default in header.decode.items()},
+        class_counts=counts,
+        field_classes={name: list(names) for name, names in header.field_classes.items()},
+        unlabelled=unlabelled,
         companions={name: size for name, (size, _) in manifest.companions.items()},
         noticed=manifest.noticed,
         partition=None if data_set.share is None else _partition(data_set.share, header),
@@ -121,11 +131,13 @@ def _sizes(data_set: Catalogue) -> dict[int, int]:
     return {1 << power: int(counts[power]) for power in range(used[0], used[-1] + 1)}
 
 
-def _classes(data_set: Catalogue) -> dict[str, int] | None:
+def _classes(data_set: Catalogue) -> tuple[dict[str, int] | None, int]:
+    """Return the samples of each class, and those without a label; None and 0 if labels have no names."""
     names = data_set.header.classes
     if names is None:
-        return None
+        return None, 0
     labels = data_set.column("label")
+    labels = labels if data_set.deleted is None else np.delete(labels, data_set.deleted)
     inside = labels[(labels >= 0) & (labels < len(names))]
     counts = np.bincount(inside, minlength=len(names))
-    return dict(zip(names, counts.tolist(), strict=True))
+    return dict(zip(names, counts.tolist(), strict=True)), int(np.count_nonzero(labels == NO_LABEL))

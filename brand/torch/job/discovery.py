@@ -74,6 +74,8 @@ _inherited: list[Any] = []
 """Stores to which the parent of this forked process is connected."""
 _agreed = Counter[str]()
 """Number of calls of `check_agreed` in this process, by place."""
+_begun = Counter[str]()
+"""Number of calls of `missing_ranks` in this process, by place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,21 @@ def check_same_begin(number: int, order: Order, epoch: int, position: int) -> No
             f"two ranks of one job disagree: a BrandSampler begins at {mine} here and at {theirs} there; load the same "
             "state and set the same epoch on all ranks"
         )
+
+
+def missing_ranks(place: str) -> list[int]:
+    """Return the ranks of `torch.distributed` that have never called this function for a place.
+
+    Returns none of them at the first call, because ranks need not begin together.
+    """
+    _begun[place] += 1
+    if _begun[place] > 2:  # the second call has told
+        return []
+    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
+    keys = [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
+    store = _store()
+    store.set(keys[torch.distributed.get_rank()], "yes")
+    return [] if _begun[place] == 1 else [rank for rank, key in enumerate(keys) if not store.check([key])]
 
 
 def _first_of_job(place: str, facts: str) -> str:

@@ -136,6 +136,7 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
             ints, sizes = self._make(_AHEAD)
             self._coming = [part.tolist() for part in np.split(ints, np.cumsum(sizes)[:-1])][::-1] if len(sizes) else []
             if not self._coming:
+                self._end()
                 raise StopIteration
         self.go_on()
         self.yielded += 1
@@ -145,6 +146,8 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         """Return the ints of the next `count` batches, and the number of ints of each, for a `BrandLoader`."""
         ints, sizes = self._make(count)
         self.yielded += len(sizes)
+        if len(sizes) < count:
+            self._end()
         return ints, sizes.tolist()
 
     def _make(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -23,6 +23,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
+from brand.torch.job.rank_log import say_rank, warn_alone, warn_lonely
 from brand.torch.order.sequence import AccessSequence, whole
 
 _BLOCK: Final = 1 << 14
@@ -138,6 +139,12 @@ class Dealing(Generic[_Sequence]):
     """Number of processes among which a framework divides the positions of the rank."""
     batch: int = 0
     """Samples of a batch of each rank, with `locality`; otherwise 0."""
+    source: str = ""
+    """The library or variable that says the rank; empty if the caller of the sampler gave it."""
+    name: str = ""
+    """The data set's name for users."""
+    what: str = ""
+    """A text that identifies the order of the samples."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -186,9 +193,22 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         """
         if self._dealing is None:
             dealing = self._deal()
+            say_rank(*dealing.ranks, dealing.source)
+            warn_alone(dealing.replicas, dealing.source, dealing.what, dealing.name)
             self._announce(dealing, *self._upcoming.place())
             self._dealing = dealing
             self._upcoming.begin(self)
+
+    def _end(self) -> None:
+        """Note that this process has taken all that it gets in this epoch."""
+        if self._dealing is not None:
+            due = self.extent
+            warn_lonely(*self.ranks, self._dealing.source, seen=due.due, samples=due.samples)
+
+    @property
+    @abstractmethod
+    def extent(self) -> IterationExtent:
+        """The samples that the iteration covers, once it has begun."""
 
     @abstractmethod
     def _announce(self, dealing: Dealing[_Sequence], epoch: int, start: int) -> None:
@@ -270,6 +290,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         if not self._ints:
             self._ints = self._make(_BLOCK)[::-1].tolist()
             if not self._ints:
+                self._end()
                 raise StopIteration
         if self._upcoming.beginning is not None:
             self.go_on()
@@ -282,6 +303,8 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         del self._ints[len(self._ints) - len(first) :]
         taken = np.concatenate((first, self._make(count - len(first))))
         self.yielded += len(taken)
+        if len(taken) < count:
+            self._end()
         return taken
 
     def state_dict(self) -> dict[str, Any]:

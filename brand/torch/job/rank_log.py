@@ -1,0 +1,64 @@
+"""What does the log say about the rank of this process, so that no rank is a surprise?
+
+A process may inherit the variables of a launcher without being a rank of the job: trials of a search that `srun` has
+started, a program that a rank has started. It would then get a share of the samples. The log says whose rank it is when
+the first iteration begins, and warns at the end of the first epoch if there is still no process group of that size. A
+rank that evaluates alone, in a job whose other ranks do not, gets a share, too: the log says so when it does it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from brand.torch.job.discovery import missing_ranks
+from brand.torch.job.ranks import has_group
+
+log = logging.getLogger("brand")
+
+_OWN: Final = "for a run of its own pass num_replicas=1, rank=0"
+
+_said = set[str]()
+"""Messages of this process, each of which it says once."""
+
+
+def say_rank(rank: int, replicas: int, source: str) -> None:
+    """Say in the log which rank this process is. It is a warning if there is no process group of that size."""
+    if source and replicas > 1:
+        group = has_group(replicas)
+        level = logging.INFO if group else logging.WARNING
+        lonely = "" if group else ", and there is no process group of that size"
+        _say(level, "begin", f"rank {rank} of {replicas}, from {source}{lonely}; {_OWN}")
+
+
+def warn_lonely(rank: int, replicas: int, source: str, *, seen: int, samples: int) -> None:
+    """Warn at the end of an epoch if the rank comes from the environment alone."""
+    if source and replicas > 1 and not has_group(replicas):
+        _say(
+            logging.WARNING,
+            "end",
+            f"this process has seen {seen:,} of {samples:,} samples in this epoch, as rank {rank} of {replicas}: "
+            f"{source} says so, and no process group of that size has appeared; {_OWN}",
+        )
+
+
+def warn_alone(replicas: int, source: str, what: str, name: str) -> None:
+    """Warn if this rank begins the same samples again, and another rank has not begun them once.
+
+    `what` identifies the order of the samples, `name` is the user's name for the data set.
+    """
+    if source == "torch.distributed" and replicas > 1 and (missing := missing_ranks(what)):
+        alone = len(missing) == 1
+        ranks, have = f"{'rank' if alone else 'ranks'} {', '.join(map(str, missing))}", "has" if alone else "have"
+        _say(
+            logging.WARNING,
+            f"alone {what}",
+            f"this rank begins an epoch of {name} again, and {ranks} of {replicas} {have} not begun one: no rank "
+            "sees the samples of those ranks. To evaluate on one rank, pass num_replicas=1, rank=0 to its sampler",
+        )
+
+
+def _say(level: int, key: str, text: str) -> None:
+    if key not in _said:
+        _said.add(key)
+        log.log(level, text)
