@@ -358,6 +358,16 @@ def test_a_rename_that_reads_as_a_codec_says_how_it_is_written() -> None:
     assert fields.pairs == (("image", "picture", "image"),)
 
 
+def test_a_table_without_a_header_is_told(tmp_path: Path) -> None:
+    """Its first row would be lost without a word."""
+    (tmp_path / "x.csv").write_text("5.1,3.5,setosa\n4.9,3.0,setosa\n")
+    told = converted(tmp_path / "x.csv")
+    assert "The first line of x.csv is read as the names of the columns, and '5.1' looks like a value" in told.out
+    (tmp_path / "y.csv").write_text("length,width,kind\n4.9,3.0,setosa\n")
+    told = brand("convert", "csv", tmp_path / "y.csv", tmp_path / "two", "-j", 1)
+    assert "is read as the names" not in told.out
+
+
 def test_a_cell_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """In a column that the user declares as JSON, as Python's own notation of a dict is."""
     (tmp_path / "x.csv").write_text('a,b\n1,"{""k"": 1}"\n2,"{\'k\': 1}"\n3,\n')

@@ -157,6 +157,8 @@ def python_values(column: Any, decimals: Callable[[Any], Any] = lambda value: va
     """Return the values of an Arrow array, with times and durations as texts, at any depth; None for missing ones."""
     library, column = arrow(), _plain(column)
     types, kind = library.types, column.type
+    if _is_plain(kind):
+        return column.to_pylist()  # type: ignore[no-any-return]
     if types.is_struct(kind):
         parts = [python_values(part, str) for part in column.flatten()]
         names = [kind.field(number).name for number in range(kind.num_fields)]
@@ -168,6 +170,18 @@ def python_values(column: Any, decimals: Callable[[Any], Any] = lambda value: va
     lengths = library.compute.list_value_length(column).fill_null(0).to_pylist()
     ends = list(accumulate(lengths))
     return _with_nulls(column, [values[end - length : end] for end, length in zip(ends, lengths, strict=True)])
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return whether the values of a type are those of Python without a loss, at any depth."""
+    types = arrow().types
+    if types.is_struct(kind):
+        return all(_is_plain(kind.field(number).type) for number in range(kind.num_fields))
+    if isinstance(kind, arrow().BaseExtensionType) or types.is_map(kind) or types.is_dictionary(kind):
+        return False
+    if hasattr(kind, "value_type"):
+        return _is_plain(kind.value_type)
+    return not (types.is_temporal(kind) or types.is_decimal(kind))
 
 
 def _with_nulls(column: Any, rows: list[Any]) -> list[Any]:

@@ -26,6 +26,7 @@ from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError
 from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
+from brand.printable import printable
 
 LINES_OF_OTHERS: Final = 20
 """Rows of each file but the first from which columns are inferred, of up to `OTHERS` files."""
@@ -45,7 +46,8 @@ class Csv(Shards):
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         told = f"{self._fields.choice} {choice.dialect}"
-        super().__init__(shards, self._fields.schema, told, self._fields.renamed)
+        notes = [*_without_header(self._files[0].name, self._header), *self._fields.renamed]
+        super().__init__(shards, self._fields.schema, told, notes)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
@@ -72,6 +74,15 @@ class Csv(Shards):
             for column in members:
                 columns[column] = [cell or None for cell in columns[column]]
         yield from self._fields.checked(columns, Numbered(lines, "line"))
+
+
+def _without_header(name: str, header: Sequence[str]) -> list[str]:
+    """Return a note if names of columns look like values: the table may have no header."""
+    numbers = [cell for cell in header if kind_of_cell(cell) in ("int", "wide", "float")]
+    if not numbers:
+        return []
+    told = f"The first line of {name} is read as the names of the columns, and {printable(numbers[0])!r} looks like"
+    return [f"{told} a value: a table without a header needs one"]
 
 
 def _json(cell: str) -> Any:

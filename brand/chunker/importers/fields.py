@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.natural import Fit, Misfit
+from brand.chunker.importers.natural import Fit, Misfit, fitted
 from brand.chunker.sources.shards import Bad, Block
 from brand.chunker.sources.texttable import Dialect
 from brand.errors import UsageError, counted
@@ -191,9 +191,7 @@ class Fields:
 
 
 def _fitted(values: Sequence[Any], fit: Fit | None) -> Sequence[Any]:
-    if fit is None or isinstance(values, np.ndarray):
-        return values
-    return [None if value is None else fit(value) for value in values]
+    return values if fit is None or isinstance(values, np.ndarray) else fitted(values, fit)
 
 
 def _note_misfits(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -172,5 +172,25 @@ def _is_decimal(value: Any) -> bool:
     return type(value).__name__ == "Decimal"
 
 
+def fitted(values: Sequence[Any], fit: Fit) -> Sequence[Any]:
+    """Return the values of a column for its natural codec; None for missing ones. Most columns take no call a value."""
+    types = set(map(type, values))
+    if types <= _UNCHANGED.get(fit, frozenset()):
+        return values
+    if fit is _int_value and types == {int}:
+        try:
+            made: Any = np.array(values, np.int64)
+            return made  # type: ignore[no-any-return]
+        except OverflowError:  # one of them is a misfit
+            pass
+    return [None if value is None else fit(value) for value in values]
+
+
+_UNCHANGED: Final[dict[Fit, frozenset[type]]] = {
+    _text: frozenset((str, type(None))),
+    _float_value: frozenset((float, type(None))),
+    _json: frozenset((list, dict, type(None))),
+}
+"""Conversion -> types of values that it leaves as they are."""
 _CELLS: Final[dict[str, Fit]] = {"int": _int_cell, "float": _float_cell}
 _VALUES: Final[dict[str, Fit]] = {"int": _int_value, "float": _float_value, "str": _text, "json": _json}
