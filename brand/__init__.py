@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from brand.formats.audio import Waveform as Waveform
     from brand.formats.preparation import DecodeAudio as DecodeAudio
     from brand.formats.preparation import DecodeImage as DecodeImage
+    from brand.formats.preparation import DecodeMask as DecodeMask
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.server_spec import Tls as Tls
     from brand.storage.dataset.dataset import Reader as Reader
@@ -36,6 +37,7 @@ __all__ = [
     "Cache",
     "DecodeAudio",
     "DecodeImage",
+    "DecodeMask",
     "LengthBatchSampler",
     "Mixture",
     "PackedBatchSampler",
@@ -51,7 +53,7 @@ __all__ = [
 _TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
 _HOMES: Final = {
     **dict.fromkeys(_TORCH, "brand.torch"),
-    **dict.fromkeys(("DecodeAudio", "DecodeImage"), "brand.formats.preparation"),
+    **dict.fromkeys(("DecodeAudio", "DecodeImage", "DecodeMask"), "brand.formats.preparation"),
     **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
     "Cache": "brand.node.setup.caching",
     "Tls": "brand.node.setup.server_spec",

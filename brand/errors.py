@@ -36,9 +36,10 @@ and the next step. Names in a message are always `printable`; attributes hold th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from brand.printable import printable, printable_lines
 
@@ -48,6 +49,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def cause_of(error: BaseException) -> str:
+    """Return the text of a library's error as a clause: in one line, without its full stop and memory addresses."""
+    text = _OBJECT.sub("", " ".join(str(error).split())).rstrip(" .:")
+    kind = type(error).__name__
+    if not text:
+        return kind
+    return text if isinstance(error, _PLAIN) else f"{text} ({kind})"
+
+
+def with_hint(text: str, hint: str) -> str:
+    """Return a message that ends with its hint, as a sentence of its own."""
+    return f"{text.rstrip('.')}. {hint}" if hint else text
+
+
 def size(count: float) -> str:
     """Return a number of bytes for people: 1.5 GB (powers of 1,000)."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -55,6 +70,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+_OBJECT: Final = re.compile(r" ?<[^<>]* object at 0x[0-9a-fA-F]+>")
+_PLAIN: Final = (OSError, ValueError, RuntimeError, EOFError)
+"""Errors whose text says enough; for any other, the name of its class is added."""
 
 
 class BrandError(Exception):
@@ -84,12 +104,24 @@ class MissingExtraError(BrandError, ImportError):
     """An optional library is needed; the message says how to install it."""
 
 
+def missing_extra(error: Exception, what: str, install: str) -> MissingExtraError:
+    """Return the error for an optional library that does not load, with the command for that cause.
+
+    `what` says which function needs which package; `install` is what pip installs.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return MissingExtraError(f"{what}: pip install {install}")
+    return MissingExtraError(
+        f"{what}, and loading it fails ({cause_of(error)}): pip install --force-reinstall {install}"
+    )
+
+
 class SourceError(BrandError):
     """A file of the source cannot be used. `path` names it, `reason` says why."""
 
     def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
         self.path, self.reason, self.hint = path, reason, hint
-        super().__init__(printable(f"{path}: {reason}" + (f". {hint}" if hint else "")))
+        super().__init__(printable(with_hint(f"{path}: {reason}", hint)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_source_error, (self.path, self.reason, self.hint)
@@ -214,7 +246,7 @@ class FormatError(BrandError):
         text = _placed(what, self.path, chunk, sample)
         if expected is not None or found is not None:
             text += f" (expected {expected}, found {found})"
-        super().__init__(text + (f". {hint}" if hint else ""))
+        super().__init__(with_hint(text, hint))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_placed_error, (type(self), self.what, self._facts())
@@ -325,6 +357,8 @@ def _with_subclasses(cls: type[BrandError]) -> list[type[BrandError]]:
 
 _FACTS = ("path", "chunk", "sample", "expected", "found", "hint")
 _SENT = {
-    cls.__name__: cls for root in (UsageError, StorageError, ServerError, FormatError) for cls in _with_subclasses(root)
+    cls.__name__: cls
+    for root in (UsageError, StorageError, ServerError, CacheError, MissingExtraError, FormatError)
+    for cls in _with_subclasses(root)
 }
 """Errors that a process may raise if another process sends their name."""

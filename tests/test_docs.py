@@ -56,7 +56,7 @@ _BLOCK = re.compile(
 )
 _PROGRESS = re.compile(
     r"^(scan|check|spool|pack|wait|seal|verify|unpack|reindex|partition|fill|copy|import|self-test|append|search|compact"
-    r"|redact): [\d,]+( of .*)?\n",
+    r"|redact|download): [\d,]+( of .*)?\n",
     re.MULTILINE,
 )
 _VARIES = re.compile(

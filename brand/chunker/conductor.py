@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,7 @@ from brand.chunker.sources.workers import run_tasks
 from brand.chunker.work.chunks import Packer, decide, pack_chunk
 from brand.chunker.work.work import Work
 from brand.errors import SourceError
+from brand.formats.header import DecodeDefault
 from brand.formats.index import IndexBuilder
 from brand.formats.publish import storage_errors
 
@@ -52,6 +53,8 @@ class Conversion:
     classes: tuple[str, ...] | None
     options: Options
     on_progress: OnProgress
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded by default."""
 
     def run(self, write_companions: Callable[[Path], Iterable[str]] | None = None) -> Report:
         """Plan, claim the target, write, seal. Nothing is written to the target before it is claimed.
@@ -60,7 +63,7 @@ class Conversion:
         Raises `SourceError`, `SchemaError`, `StorageError`, `TargetExistsError`, `InterruptedConversionError`.
         """
         started, work = time.monotonic(), self.work
-        plan, rate = decide(self.source, self.kind, self.classes, self.options, work.folder / "order.bin")
+        plan, rate = decide(self.source, self.kind, self.classes, self.options, work.folder / "order.bin", self.decode)
         if self.options.dry_run:
             return self._report(plan, plan.stored_bytes, 0, plan.raw_bytes / rate / self.options.processes)
         with storage_errors(work.name, "cannot write"):
@@ -127,7 +130,16 @@ class Conversion:
             stored_bytes=stored_bytes,
             compression=plan.compression.codec,
             dictionary_bytes=len(plan.compression.dictionary),
+            notes=self._notes(),
             chunks_found=found,
             seconds=seconds,
             dry_run=self.options.dry_run,
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        like = self.options.like
+        if like is None or like.decode == self.decode:
+            return ()
+        fields = {*like.decode, *self.decode}
+        how = ", ".join(sorted(f"{name}: {like.decode.get(name, DecodeDefault()).codec('image')}" for name in fields))
+        return (f"The collection decides how images are decoded ({how}), and this source says otherwise",)

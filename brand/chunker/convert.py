@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.objects import connections
-from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.importers.utterances import Utterances
 from brand.chunker.plan.plan import Options
@@ -26,6 +26,7 @@ from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.labels import NewLabels
+from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
     Target,
@@ -34,18 +35,21 @@ from brand.chunker.sources.request import (
     hinted,
     local_source,
     make_request,
+    url_of,
     write_skipped,
 )
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import spool
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.header import Schema
+from brand.formats.preparation import DecodeImage, defaults_of
 from brand.formats.publish import storage_errors
-from brand.formats.record import encode_columns
+from brand.formats.record import Records, encode_columns
 from brand.stores.url import is_url, parse_url
 
 
@@ -72,6 +76,7 @@ def convert_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert an audio folder.
@@ -83,13 +88,14 @@ def convert_audio(
     `transcripts` is a TSV or CSV of path and text, or a manifest of NeMo, Lhotse, Kaldi, LJSpeech or Common Voice. The
     samples are then the rows of the manifest, and segments of long recordings are cut. Without `transcripts`,
     `clip.txt` or `clip.lab` holds the text of `clip.wav`, or `*.trans.txt` those of the files next to it. `columns`
-    names other columns, which become `str` fields. Raises as `convert_images` does.
+    names other columns, which become `str` fields. `dialect` is the form of a table
+    (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    request, started = make_request(src, dst, "audio", options, transcripts, columns), time.monotonic()
+    request, started = make_request(src, dst, "audio", options, transcripts, columns, dialect), time.monotonic()
     if request.table is None or (kind := kind_of_manifest(request.table)) is None:
         return _convert_folder(request, dst, on_progress)
     _check_dry_run(request.options)
-    source = Utterances(SpeechManifest(kind, request.table, request.columns), request.root)
+    source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
     return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
@@ -111,13 +117,17 @@ def convert_from(
     _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if not _is_streamed(kind, src):
+    url = url_of(src)
+    if url is not None and _is_streamed(kind, url[0]):
+        src = f"{url[0]}://{url[1]}"
+    else:
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
+    choice = replace(choice or FieldMapping(), split=options.split)
     with connections():
-        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        source: Shards = open_shards(kind, src, choice, on_progress)
         if options.classes is not None:
             source.give_classes(options.classes)
         return _convert_shards(kind, source, dst, options, on_progress, started)
@@ -135,18 +145,17 @@ def _convert_shards(
         options.like.check(source.schema, source.classes, source.field_classes)
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
-        conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
+        conversion = Conversion(work, spooled, kind, source.classes, options, on_progress, source.decode)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
-    notes = (*source.notes, *again, compared)
+    notes = (*report.notes, *source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
-def _is_streamed(kind: str, src: Target) -> bool:
+def _is_streamed(kind: str, scheme: str) -> bool:
     """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    scheme = os.fspath(src).partition("://")[0].lower()
-    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
+    return scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(
@@ -170,7 +179,7 @@ def convert_tokens(
     return replace(report, notes=notes, seconds=time.monotonic() - started)
 
 
-def pack(
+def pack(  # noqa: PLR0913 - a keyword each
     samples: Any,
     dst: Target,
     schema: Mapping[str, str] | None = None,
@@ -181,6 +190,7 @@ def pack(
     chunk_bytes: int | None = None,
     compression: Mode = "auto",
     jobs: int | None = None,
+    decode: Mapping[str, DecodeImage] | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
@@ -202,6 +212,8 @@ def pack(
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
         compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
         jobs: Processes (default: one per core). The result does not depend on it.
+        decode: Field -> `DecodeImage(mode=..., upright=...)` or `DecodeMask()`: how readers decode its images, unless
+            they say otherwise. Default: RGB, not turned; images of a `Dataset` of Hugging Face upright, as it does.
         on_progress: Called with a `Progress` from time to time.
 
     Raises:
@@ -212,7 +224,7 @@ def pack(
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
     options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
-    return pack_samples(samples, dst, schema, classes, options, on_progress)
+    return pack_samples(samples, dst, schema, classes, options, on_progress, decode)
 
 
 def pack_samples(
@@ -222,30 +234,49 @@ def pack_samples(
     classes: Iterable[str] | None,
     options: Options,
     on_progress: OnProgress,
+    decode: Mapping[str, DecodeImage] | None = None,
 ) -> Report:
     """Do the work of `pack`, with the options of a conversion."""
     table = table_of(samples, schema)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
+    told = defaults_of(decode or {}, parsed)
+    natural = {} if table is None else table.decode
+    defaults = told | {name: default for name, default in natural.items() if name not in (decode or {})}
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
     numbers = NewLabels.of(table.classes, names) if table is not None and table.classes and names is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
+    pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            blocks = ((block.columns, block.called) for block in table.blocks)
-            if numbers is not None:
-                blocks = ((numbers.relabelled(*block), block[1]) for block in blocks)
-            rows = (encode_columns(parsed, *block) for block in blocks)
-            source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
+            rows = _table_records(table, pictures, numbers)
+            source: Source = spool(
+                rows,
+                parsed,
+                options.seed,
+                work.folder,
+                total=table.rows,
+                on_progress=on_progress,
+                noticed=pictures.noticed,
+            )
             source.describe(field_classes=table.field_classes)
         else:
-            source = _python_source(samples, parsed, options.seed, work, on_progress)
-        report = Conversion(work, source, "python", names, options, on_progress).run()
+            source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
+        report = Conversion(work, source, "python", names, options, on_progress, defaults).run()
     renamed = () if table is None else tuple(table.fields.renamed)
-    return replace(report, notes=renamed, seconds=time.monotonic() - started)
+    return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
+
+
+def _table_records(table: Table, pictures: PictureCount, numbers: NewLabels | None) -> Iterator[Records]:
+    first = 0
+    for block in table.blocks:
+        pictures.of_columns(block.columns, first)
+        first += len(block)
+        columns = block.columns if numbers is None else numbers.relabelled(block.columns, block.called)
+        yield encode_columns(table.fields.schema, columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
@@ -255,7 +286,9 @@ def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
     return open_store_work(str(parse_url(os.fspath(dst))), options.processes, dry_run=options.dry_run)
 
 
-def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
+def _python_source(
+    samples: Any, schema: Schema, seed: int, work: Work, pictures: PictureCount, on_progress: OnProgress
+) -> Source:
     """Return the source of the samples that `pack` is given.
 
     Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
@@ -263,10 +296,12 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
-        return spool(encoded(samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
+        records = encoded(pictures.of_samples(samples), schema)
+        return spool(records, schema, seed, work.folder, total=total, on_progress=on_progress, noticed=pictures.noticed)
     if not len(samples):
         raise SourceError("samples", "there are none")
-    return IndexableSource(samples, schema)
+    pictures.of_first(samples)
+    return IndexableSource(samples, schema, pictures.noticed())
 
 
 def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress) -> Report:

@@ -16,6 +16,7 @@ from brand.chunker.importers.manifests import kind_of_manifest
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.tasks.planning import Job, plan
 from brand.chunker.tasks.running import PublishedChunk, Task, run, run_task
 from brand.chunker.tasks.sealing import seal
@@ -43,11 +44,12 @@ def plan_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     tasks: int = 0,
     on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    request = make_request(src, dst, "audio", options, transcripts, columns)
+    request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
     if request.table is not None and kind_of_manifest(request.table) is not None:
         raise UsageError(
             f"{request.table} is a manifest, whose recordings are read once, in order, on one machine: leave out the"

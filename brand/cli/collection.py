@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -12,9 +12,11 @@ from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import (
     IMPORTS,
+    TABLE_FORM,
     TEXT_COLUMNS,
     TOKENS_HELP,
     TRANSCRIPTS,
+    dialect_of,
     folder_verb,
     import_verb,
     names_of,
@@ -47,12 +49,23 @@ def images(src: str, dst: str, chosen: Options, on_progress: OnProgress) -> Repo
 @append.command(help=f"Add the audio folder SRC to the collection DST, or begin it. {_THEN}")
 @TRANSCRIPTS
 @TEXT_COLUMNS
+@TABLE_FORM
 @folder_verb
 def audio(
-    src: str, dst: str, chosen: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
+    src: str,
+    dst: str,
+    chosen: Options,
+    on_progress: OnProgress,
+    transcripts: str | None,
+    columns: str | None,
+    **form: Any,
 ) -> Report:
-    names = names_of(columns)
-    return collect.append_audio(src, dst, chosen, transcripts=transcripts, columns=names, on_progress=on_progress)
+    texts: dict[str, Any] = {
+        "transcripts": transcripts,
+        "columns": names_of(columns),
+        "dialect": dialect_of(form),
+    }
+    return collect.append_audio(src, dst, chosen, **texts, on_progress=on_progress)
 
 
 for _kind, _help in IMPORTS.items():

@@ -13,10 +13,11 @@ import click
 from brand.chunker import Options, Report, TokenOptions, convert_audio, convert_from, convert_images, convert_tokens
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
-from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.fields import FieldMapping, fields_told
 from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
-from brand.cli.dataset import FOLDER, options
+from brand.chunker.sources.texttable import QUOTES, Dialect
+from brand.cli.dataset import FOLDER, PLUGIN, options
 from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, UsageError, counted
@@ -63,6 +64,10 @@ _always: Final = options(
     ),
     click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
     click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+    PLUGIN,
+)
+_split: Final = click.option(
+    "--split", metavar="NAME", help="The split or configuration to convert, if SRC has several; `all` takes all files."
 )
 
 
@@ -88,7 +93,7 @@ def _run(
     `noun` names one item of the source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
-    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
     same |= {"leaf_classes": given.pop("leaf_classes", False), "natural_order": given.pop("order", "") == "natural"}
     classes = given_classes(given.pop("classes", None), given.pop("classes_of", None))
@@ -134,6 +139,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
     """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
+    @_split
     @_on_error("file")
     @click.option(
         "--validate/--no-validate",
@@ -176,18 +182,52 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     return pairs
 
 
+TABLE_FORM: Final = options(
+    click.option("--separator", default="", metavar="CHARACTER", help="Between cells (default: from the first line)."),
+    click.option(
+        "--quote",
+        type=click.Choice(QUOTES),
+        help="Quotes around cells (default: none if the separator is a tab, else double).",
+    ),
+    click.option("--escape", default="", metavar="CHARACTER", help="Makes the character after it literal."),
+)
+"""The form of a table in text."""
+_PACK_COLUMNS: Final = click.option(
+    "--pack-columns",
+    "packed",
+    metavar="NAME=COLUMN,...",
+    multiple=True,
+    callback=_pairs,
+    help="Store columns of numbers as one array; 'pixel*' names several.",
+)
+_MORE_OPTIONS: Final = {
+    "csv": options(TABLE_FORM, _PACK_COLUMNS),
+    "jsonl": _PACK_COLUMNS,
+    "parquet": _PACK_COLUMNS,
+    "hf": _PACK_COLUMNS,
+}
+"""The options of some formats."""
+
+
+def dialect_of(given: dict[str, Any]) -> Dialect:
+    """Return the form of a table in text that the options tell, which are removed from `given`."""
+    return Dialect(given.pop("separator", ""), given.pop("quote", None) or "", given.pop("escape", ""))
+
+
 def import_verb(kind: str, run: Run) -> Callable[..., None]:
     """Make the command that converts one format of another tool; `run` converts with its options."""
 
     @_always
+    @_MORE_OPTIONS.get(kind, options())
+    @_split
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
     @click.option(
         "--field",
-        "codecs",
+        "told",
         metavar="NAME=CODEC",
         multiple=True,
         callback=_pairs,
-        help=f"Store a field with another codec: {' '.join(CODECS)}.",
+        help=f"Store a field with another codec: {' '.join(CODECS)}. NEW=COLUMN renames a column.",
     )
     @click.option(
         "--null",
@@ -212,13 +252,16 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         dst: str,
         *,
         columns: str | None,
-        codecs: dict[str, str],
+        told: dict[str, str],
         nulls: dict[str, str],
         label: str | None,
         as_json: bool,
         **given: Any,
     ) -> None:
-        choice = FieldMapping(names_of(columns), codecs, nulls, label or "")
+        packed = {name: names_of(some) for name, some in given.pop("packed", {}).items()}
+        dialect = dialect_of(given)
+        codecs, renames = fields_told(told)
+        choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect, label=label or "")
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -297,6 +340,7 @@ TEXT_COLUMNS: Final = click.option(
 @convert.command()
 @TRANSCRIPTS
 @TEXT_COLUMNS
+@TABLE_FORM
 @folder_verb
 @several_machines
 def audio(
@@ -314,7 +358,7 @@ def audio(
     DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
-    texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
+    texts: dict[str, Any] = {"transcripts": transcripts, "columns": names, "dialect": dialect_of(together)}
     plan = functools.partial(plan_audio, src, dst, options, **texts)
     report = convert_together(plan, dst, options, on_progress, **together)
     return convert_audio(src, dst, options, **texts, on_progress=on_progress) if report is None else report
@@ -369,7 +413,7 @@ def names_of(columns: str | None) -> tuple[str, ...]:
 
 def print_report(report: Report, noun: str = "file") -> None:
     """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
-    would = "would become" if report.dry_run else "are now"
+    would = "would become" if report.dry_run else "is now" if report.samples == 1 else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
     if report.compression == "zstd":

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from brand.errors import UsageError
+from brand.formats.media import load_plugin
 from brand.storage.io.location import place
 
 
@@ -54,6 +55,19 @@ def options(*added: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return decorated
 
 
+def _load(context: click.Context, parameter: click.Parameter, modules: tuple[str, ...]) -> None:  # noqa: ARG001
+    for module in modules:
+        load_plugin(module)
+
+
+PLUGIN: Final = click.option(
+    "--plugin",
+    metavar="MODULE",
+    multiple=True,
+    expose_value=False,
+    callback=_load,
+    help="Decode with a plug-in of Pillow, too: pillow_heif for HEIC, pillow_jxl for JPEG XL.",
+)
 DATA_SET: Final = _Place()
 DATA_SET_IN_FOLDER: Final = _Folder(
     "`brand {command}` works on a folder: copy the data set to one first, `brand copy {url} FOLDER`"

@@ -8,6 +8,7 @@ A command is imported when it runs, because the import of all commands takes lon
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib import import_module
 from typing import Final
@@ -96,3 +97,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        from brand.formats.publish import storage_reason
+
+        told = printable(f"{os.fsdecode(error.filename)}: {storage_reason(error)}")  # a path that the system refuses
+        sys.exit(fail(told, "StorageError", 1, as_json=as_json))

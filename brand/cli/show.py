@@ -89,6 +89,8 @@ def _facts(summary: Summary) -> Table:
         "on disk": f"{size(summary.disk_bytes)}, chunks and index",
         "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",
     }
+    if summary.decode:
+        rows["decoded"] = ", ".join(f"{name}: {words.replace(',', ' ')}" for name, words in summary.decode.items())
     if summary.companions:
         rows["beside it"] = ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())
     for name, value in rows.items():

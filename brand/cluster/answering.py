@@ -24,6 +24,10 @@ from brand.reprs import Reprs
 
 STRANGER: Final = "not let in"
 """The only answer to a peer that does not know the token."""
+_WITHOUT_TOKEN: Final = (
+    "it does not know the token of this cluster. If it is one of your nodes, start all nodes with one token; else "
+    "another program connects to this port"
+)
 _SPARE: Final = 16
 """Calls at a time, in addition to two for each node (its stream, and one that replaces it): greetings and refusals."""
 _STOP_S: Final = 2.0
@@ -77,7 +81,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         said: dict[str, Any] = dict(context.invocation_metadata())
         hello = said.get(HELLO, b"")
         if not compare_digest(self._token.of_asking(hello), said.get(PROOF, b"")):
-            self._turn_away(context, grpc.StatusCode.UNAUTHENTICATED, STRANGER)
+            self._turn_away(context, grpc.StatusCode.UNAUTHENTICATED, STRANGER, _WITHOUT_TOKEN)
         node = self._admit(hello, context)
         welcome = self._greeting.to_json()
         context.send_initial_metadata(((WELCOME, welcome), (PROOF, self._token.of_answering(hello, welcome))))
@@ -113,10 +117,12 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         finally:
             self._streams.end(link, reason)
 
-    def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
-        """End a call, and log the reason. Always raises."""
+    def _turn_away(
+        self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str, to_log: str = ""
+    ) -> NoReturn:
+        """End a call, and log the reason, or `to_log` if the peer must not learn it. Always raises."""
         host, _, _ = context.peer().rpartition(":")
-        line = f"{said(host)} is refused: {said(reason)}"
+        line = f"{said(host)} is refused: {to_log or said(reason)}"
         if line != self._turned_away:  # the same peer tries again and again
             self._turned_away = line
             log.warning("%s", line)

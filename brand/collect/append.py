@@ -33,11 +33,15 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.plan import Like
 from brand.chunker.plan.report import OnProgress, silent
 from brand.chunker.sources.request import Target
+from brand.chunker.sources.texttable import Dialect
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME
+from brand.formats.header import DecodeDefault
 from brand.formats.manifest import read_manifest
+from brand.formats.preparation import DecodeImage
+from brand.formats.publish import storage_errors
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
@@ -69,12 +73,15 @@ def append_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add an audio folder to a collection, as `append_images` does; the arguments are those of `convert_audio`."""
 
     def convert(to: str, chosen: Options) -> Report:
-        return convert_audio(src, to, chosen, transcripts=transcripts, columns=columns, on_progress=on_progress)
+        return convert_audio(
+            src, to, chosen, transcripts=transcripts, columns=columns, dialect=dialect, on_progress=on_progress
+        )
 
     return _converted(collection, "audio", src, options, convert)
 
@@ -119,11 +126,13 @@ def append_samples(
     *,
     classes: Iterable[str] | None = None,
     options: Options | None = None,
+    decode: Mapping[str, DecodeImage] | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
 
-    A call that was stopped starts from the beginning. `schema` may be left out if the collection exists.
+    A call that was stopped starts from the beginning. `schema` may be left out if the collection exists. If it does,
+    `decode` is that of the collection.
     """
     folder = collection_folder(collection, new=True)
     if schema is None and _has_versions(folder):
@@ -131,7 +140,7 @@ def append_samples(
     make_folder(folder)
     with staged(folder, "samples") as work:
         like = _options(folder, options)
-        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress)
+        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress, decode)
         return _publish(folder, work / "made", report, f"samples from Python, {counted(report.samples, 'sample')}")
 
 
@@ -159,7 +168,7 @@ def append_data_set(
     def on_placed(number: int, _: object) -> None:
         on_chunk(number + 1, data.header.chunks, int(data.chunk_rows["file_size"][number]))
 
-    with staged(folder, "data-set") as work:
+    with staged(folder, "data-set") as work, storage_errors(folder, "cannot write to"):
         chunks = range(data.header.chunks)
         place_files(data, work / "made", chunks, work / "copy", copy=copy, on_placed=on_placed)
         with writing(folder) as writer:
@@ -249,13 +258,23 @@ def _options(folder: Path, options: Options | None) -> Options:
 def _like(data: StoredDataSet) -> Like:
     header = data.header
     compression = Compression("zstd" if header.compression == "zstd" else "none", data.dictionary)
-    return Like(header.schema, header.classes, header.chunk_size, compression, header.field_classes)
+    names = header.field_classes
+    return Like(header.schema, header.classes, header.chunk_size, compression, names, header.decode)
+
+
+def _said(decode: Mapping[str, DecodeDefault]) -> str:
+    return ", ".join(f"{name}: {default.codec('image')}" for name, default in decode.items()) or "usual"
 
 
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     """Raise `SchemaError` if a data set cannot be a segment next to the existing ones."""
     like = _like(known)
     like.check(data.header.schema, data.header.classes, data.header.field_classes)
+    if data.header.decode != like.decode:
+        raise SchemaError(
+            f"{data.name} decodes its images by default as {_said(data.header.decode)}, and the collection as"
+            f" {_said(like.decode)}. Convert its source with `brand append`, which stores it as the collection does"
+        )
     again = "Convert its source with `brand append`, which takes them from the collection"
     if data.header.chunk_size != like.chunk_size:
         raise SchemaError(

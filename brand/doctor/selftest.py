@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PART: Final = "self-test"
 SAMPLES: Final = 2000
 BATCH: Final = 50
-STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume")
+STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume", "statistics")
 _CHUNK: Final = 32
 _SEED: Final = 1
 LIMIT_S: Final = 120.0
@@ -87,7 +87,7 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
     """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
-            told, _, cure = line["missing"].partition(": ")  # as in `brand.torch needs PyTorch: pip install ...`
+            told, _, cure = line["missing"].rpartition(": ")  # as in `brand.torch needs PyTorch: pip install ...`
             yield CheckResult(_PART, line["step"], "missing", told, cure)
             return
         if "error" in line:
@@ -104,7 +104,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         trial = _Trial(folder / "trial.brand")
-        steps = (trial.pack, trial.exact, trial.load, trial.epoch, trial.resume)
+        steps = (trial.pack, trial.exact, trial.load, trial.epoch, trial.resume, trial.statistics)
         for name, step in zip(STEPS, steps, strict=True):
             told = {"step": name, **_taken(step)}
             out.write(json.dumps(told) + "\n")
@@ -179,6 +179,11 @@ class _Trial:
         loader.load_state_dict(state)
         drawn += [number for numbers, _ in loader for number in numbers.tolist()]
         _check(drawn == self._epoch, "a resumed epoch is not the one that was stopped")
+
+    def statistics(self) -> None:
+        """Ask the data server for its statistics, as a training does that logs them."""
+        found = json.loads(json.dumps(self._loader.dataset.stats()))
+        _check(found.get("samples", 0) >= 0, "the statistics do not say how many samples were delivered")
 
 
 def _bytes(index: int) -> bytes:

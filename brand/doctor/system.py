@@ -47,6 +47,9 @@ MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 _NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
 _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
+_SHARED_FILES: Final = "/dev/shm"
+LEAST_SHARED: Final = 1 << 30
+"""Size of `/dev/shm` from which on the workers of a DataLoader use it, as in `brand.torch.data.shared_batches`."""
 
 
 def check_system() -> Iterator[CheckResult]:
@@ -160,12 +163,32 @@ def page_cache(part: str, descriptor: int, file_bytes: int) -> CheckResult:
 def check_limits() -> Iterator[CheckResult]:
     """Check the limits of this process."""
     yield judge_memory(available_bytes(), group_bytes())
-    yield CheckResult(_LIMITS, "/dev/shm", "ok", "not used, so its size does not matter")
+    yield judge_shared_files(shared_bytes())
     yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
     yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield judge_storage(read_limits())
     yield _cache_folder()
     yield judge_temporary(tempfile.gettempdir())
+
+
+def shared_bytes() -> int:
+    """Return the size of `/dev/shm` in bytes; 0 if there is none."""
+    try:
+        facts = os.statvfs(_SHARED_FILES)
+    except OSError:
+        return 0
+    return facts.f_blocks * facts.f_frsize
+
+
+def judge_shared_files(there: int) -> CheckResult:
+    """Judge the size of `/dev/shm`, where PyTorch has the batches of a DataLoader's workers."""
+    told = "Brand itself does not use it; workers of a DataLoader put large tensors there"
+    if there < LEAST_SHARED:
+        told = (
+            f"{size(there)}, so workers of a DataLoader send batches of a BrandDataset through memory of their own; "
+            "with a collate_fn of your own they need more: use BrandLoader, or docker run --shm-size=8g"
+        )
+    return CheckResult(_LIMITS, _SHARED_FILES, "ok", told)
 
 
 def judge_memory(free: int, group: int | None) -> CheckResult:

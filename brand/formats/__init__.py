@@ -14,7 +14,9 @@ arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
 heads         properties of an image that its head tells
 noticed       facts with counts that a conversion noticed
-media         detection of image and audio files, and decoding of images
+endings       which `brand convert` command reads files with these names, for hints
+media         detection of image and audio files, and opening of images
+pixels        from an image file to pixels: mode, orientation, frame
 audio         lengths of audio files, and decoding
 audiostreams  the streams of an audio file, with heads that state their lengths
 preparation   decoding and resizing of images and audio, before any random transform

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import TruncatedError, UnreadableError
+from brand.formats.publish import remedy_for
 from brand.native import CORE
 
 _PIECES: Final = 1024
@@ -100,7 +101,7 @@ class ArrayFile:
                 count = os.preadv(self._file, (memory[done:].data,), at + done)
             except OSError as error:
                 what = f"cannot be read: {error.strerror}"
-                raise UnreadableError(what, path=self.path, hint=self._hint) from error
+                raise UnreadableError(what, path=self.path, hint=remedy_for(error, self._hint)) from error
             if count == 0:
                 whole = self._start + self._length * self.dtype.itemsize
                 raise TruncatedError(

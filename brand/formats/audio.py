@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import MissingExtraError
+from brand.errors import BrandError, MissingExtraError, cause_of, missing_extra
 from brand.formats.audiostreams import Stream, streams
 from brand.formats.values import Buffer
 
@@ -50,7 +50,9 @@ _OPENED_AGAIN: Final = (*_ESTIMATED, "GSM610", "VORBIS")
 _BEFORE: Final = {"MP3": 64 * 1152}
 """Format -> frames that are decoded before a stretch, because a frame depends on those before it."""
 _COUNTED: Final = ("OGG", "MP3")
-"""Formats whose frames are counted by their heads, and whose last frame is slow to find."""
+"""Formats whose frames `audiostreams` counts, and whose last frame is slow to find."""
+_PLAIN: Final = (b"fmt \x10\0\0\0\1\0", b"fmt \x10\0\0\0\3\0")
+"""Heads of WAV files of integers and floats: libsndfile states the frames that are there. To ask it is slow."""
 
 
 class Waveform(NamedTuple):
@@ -93,19 +95,22 @@ class OpenAudio:
         self._files: list[Any] = []
         try:
             self._files += map(self._open, parts)
-            self._lengths = [_count(file, part.skip) for file, part in zip(self._files, parts, strict=True)]
+            self._lengths = [_count(file, part) for file, part in zip(self._files, parts, strict=True)]
         except Exception:
             self.close()
             raise
         self.rate, self.channels = self._files[0].samplerate, self._files[0].channels
-        self.subtype: str = self._files[0].subtype
-        """The name that libsndfile gives the coding of the samples."""
         self.frames = sum(self._lengths)
 
     def _open(self, part: Stream) -> Any:
-        source = part.data if isinstance(part.data, mmap) else io.BytesIO(part.data)
+        source = part.data if isinstance(part.data, mmap) else _Contents(part.data)
         source.seek(0)  # a mapped file may have been read
         return self._library.SoundFile(source)
+
+    @property
+    def subtype(self) -> str:
+        """The name that libsndfile gives the coding of the samples."""
+        return str(self._files[0].subtype)
 
     def close(self) -> None:
         for file in self._files:
@@ -115,7 +120,7 @@ class OpenAudio:
         """Whether the last frame decodes, and all streams have one rate and number of channels."""
         try:
             last = self._files[-1]
-            if self.frames and last.seekable() and last.format not in _COUNTED:
+            if self.frames and not _is_plain(self._parts[-1]) and last.format not in _COUNTED and last.seekable():
                 self.read(self.frames - 1, self.frames)
             self._check_alike()
         except ValueError:
@@ -180,7 +185,8 @@ def opened(data: bytes | mmap) -> Iterator[OpenAudio | DecodedAudio]:
 
 def demuxer_of(data: Buffer) -> str | None:
     """Return the name of FFmpeg's demuxer for a file of a kind that libsndfile does not open; None for other files."""
-    return next((name for at, signature, name in _FFMPEG if bytes(data[at : at + len(signature)]) == signature), None)
+    head = bytes(data[:_HEAD_BYTES])
+    return next((name for at, signature, name in _FFMPEG if head.startswith(signature, at)), None)
 
 
 def missing_decoder(data: Buffer) -> str:
@@ -195,10 +201,8 @@ def soundfile() -> Any:
     """Return the library that decodes audio. Raises `MissingExtraError`."""
     try:
         import soundfile as library
-    except ImportError as error:
-        raise MissingExtraError(
-            "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
-        ) from error
+    except (ImportError, OSError) as error:  # OSError: the package is installed, and libsndfile is not
+        raise missing_extra(error, "decoding audio needs the package soundfile", "'brand-data[audio]'") from error
     return library
 
 
@@ -219,6 +223,20 @@ def ffmpeg() -> Any | None:
     return av
 
 
+class _Contents(io.BytesIO):
+    """A file in memory for libsndfile, which seeks anywhere in a damaged one.
+
+    An exception in a callback would be printed to standard error.
+    """
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move as `BytesIO` does; do nothing if the place is before the beginning."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -1
+
+
 @contextmanager
 def libsndfile_errors() -> Iterator[None]:
     """Turn every error of libsndfile into a ValueError."""
@@ -228,20 +246,26 @@ def libsndfile_errors() -> Iterator[None]:
     except library.SoundFileError as error:  # its text may hold a memory address
         why = str(getattr(error, "error_string", error)).removeprefix("Error : ").strip().rstrip(".")
         raise ValueError(f"libsndfile cannot decode it: {why}") from error
+    except BrandError:
+        raise
     except Exception as error:
-        why = str(error).removeprefix(_NAMED)
+        why = cause_of(error).removeprefix(_NAMED)
         raise ValueError(f"{_NAMED}{why}") from error
 
 
-def _count(file: Any, skip: int) -> int:
+def _is_plain(part: Stream) -> bool:
+    return part.data[12:22] in _PLAIN
+
+
+def _count(file: Any, part: Stream) -> int:
     """Return the number of frames of a stream; decodes it if the head does not state them."""
     stated: int = file.frames
-    if stated >= _UNKNOWN or file.subtype in _ESTIMATED:
+    if stated >= _UNKNOWN or (not _is_plain(part) and file.subtype in _ESTIMATED):
         stated = 0
         while count := len(file.read(_AT_ONCE, dtype="float32", always_2d=True)):
             stated += count
         file.seek(0)
-    return max(0, stated - skip)
+    return max(0, stated - part.skip)
 
 
 def _read(file: Any, begin: int, count: int, dtype: str) -> NDArray[Any]:

@@ -14,7 +14,7 @@ VERSION_MINOR: Final = 0
 VERSION_OF_COLLECTIONS: Final = 1
 """Minor version of the files of a collection; chunks and manifests have `VERSION_MINOR`."""
 VERSION_OF_FACTS: Final = 2
-"""Minor version of manifests with facts that were noticed."""
+"""Minor version of manifests with facts that were noticed, and of data sets whose fields have decode defaults."""
 
 PREAMBLE_SIZE: Final = 64
 PREAMBLE_CHECKSUM_AT: Final = 56

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,8 @@ from brand.formats.constants import (
     MAX_HEADER_UNPACKED,
     MAX_SAMPLES,
     VERSION_MAJOR,
+    VERSION_MINOR,
+    VERSION_OF_FACTS,
 )
 
 FIXED: Final = {"int": "q", "float": "d"}
@@ -32,6 +34,8 @@ FIXED: Final = {"int": "q", "float": "d"}
 
 VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio")
 CODECS: Final = (*FIXED, *VARIABLE)
+DECODE_MODES: Final = ("RGB", "L", "RGBA", "unchanged")
+"""Forms of decoded images."""
 
 NO_LABEL: Final = -1
 """The label of a sample that has none, as on the Hub."""
@@ -94,6 +98,34 @@ class Schema:
 
 
 @dataclass(frozen=True)
+class DecodeDefault:
+    """How a reader decodes the images of a field unless its user says otherwise."""
+
+    mode: str = "RGB"
+    """One of `DECODE_MODES`."""
+    upright: bool = False
+    """Whether images are turned as EXIF says."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words in brackets behind the codec; none if nothing differs from the usual."""
+        return (*((self.mode,) if self.mode != "RGB" else ()), *(("upright",) if self.upright else ()))
+
+    def codec(self, codec: str) -> str:
+        """Return the codec as it is stored: `image[upright]`."""
+        return f"{codec}[{','.join(self.words)}]" if self.words else codec
+
+
+def split_codec(text: str) -> tuple[str, DecodeDefault | None]:
+    """Return the codec, and the decode default, of a stored codec; None if it has none."""
+    codec, bracket, rest = text.rpartition("[")
+    words = rest.removesuffix("]").split(",")
+    mode = words[0] if words[0] in DECODE_MODES else "RGB"
+    default = DecodeDefault(mode, "upright" in words)
+    return (codec, default) if bracket and default.words and default.codec(codec) == text else (text, None)
+
+
+@dataclass(frozen=True)
 class Header:
     """Facts about the data set that do not change from chunk to chunk."""
 
@@ -108,6 +140,8 @@ class Header:
     seed: int
     source: Mapping[str, str]
     """`kind` of source, and the `file_field` that holds the source file's bytes, if there is one."""
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded; fields that are decoded as usual are left out."""
     field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the values of other fields than `label`, by field."""
 
@@ -115,34 +149,43 @@ class Header:
     def chunks(self) -> int:
         return -(-self.samples // self.chunk_size)
 
+    @property
+    def minor(self) -> int:
+        """Minor version of the chunks and the manifest: the lowest one that has all that the header holds."""
+        return VERSION_OF_FACTS if self.decode or self.field_classes else VERSION_MINOR
+
     def chunk_samples(self, number: int) -> int:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that is written."""
-        value = {each.name: getattr(self, each.name) for each in fields(self)} | {"schema": self.schema.fields}
-        value |= {"source": dict(self.source), "field_classes": dict(self.field_classes)}
-        if not self.field_classes:  # without them, the bytes are those of version 1.0
-            del value["field_classes"]
-        return value
+        decode = {name: default.codec for name, default in self.decode.items()}
+        fields = [(name, decode[name](codec) if name in decode else codec) for name, codec in self.schema.fields]
+        left_out = {"decode"} | (set() if self.field_classes else {"field_classes"})
+        return {name: value for name, value in asdict(self).items() if name not in left_out} | {"schema": fields}
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
         """Check a header object read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
         try:
+            fields = [(str(name), *split_codec(codec)) for name, codec in value["schema"]]
             classes = value["classes"]
             header = cls(
                 samples=natural(value["samples"], "samples", positive=True),
                 chunk_size=natural(value["chunk_size"], "chunk_size", positive=True),
-                schema=Schema.parse([(str(n), str(c)) for n, c in value["schema"]]),
+                schema=Schema.parse([(name, codec) for name, codec, _ in fields]),
                 classes=None if classes is None else tuple(map(str, classes)),
                 compression=str(value["compression"]),
                 seed=int(value["seed"]),
                 source={str(k): str(v) for k, v in value["source"].items()},
+                decode={name: default for name, _, default in fields if default is not None},
                 field_classes={
                     str(name): tuple(map(str, names)) for name, names in value.get("field_classes", {}).items()
                 },
             )
+            wrong = [name for name in header.decode if "image" not in header.schema.codec(name)]
+            if wrong:
+                raise ValueError(f"field {wrong[0]!r} has no images")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SchemaError) as error:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
         if header.compression not in ("none", "zstd"):

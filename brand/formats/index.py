@@ -34,6 +34,7 @@ from brand.formats.constants import (
     PLACE_NAME,
     ROW,
     SAMPLES_NAME,
+    SHARE_NAME,
     SKIPPED_NAME,
     chunk_name,
     column_name,
@@ -41,12 +42,13 @@ from brand.formats.constants import (
 from brand.formats.header import Header
 from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
 from brand.formats.noticed import Counts, Noticed, added, facts_of, merged
-from brand.formats.publish import Target, file_digest
+from brand.formats.publish import Target, file_digest, remedy_for
 
 _NPY_START: Final = 10
 """Magic, version and size of the text that follows."""
 
 _HINT: Final = "`brand reindex` rebuilds it from the chunks"
+_HINT_OF_SHARE: Final = "Copy it from another partition, or from the undivided data set: it is equal in all"
 
 
 def place_dtype(samples: int) -> np.dtype[Any]:
@@ -120,7 +122,7 @@ class IndexBuilder:
     @property
     def noticed(self) -> tuple[Noticed, ...]:
         """Facts that were noticed in the samples of the added chunks."""
-        return facts_of(self._counts, self.header.samples, {})
+        return facts_of(self._counts, self.header.decode)
 
     def finish(self) -> None:
         """Check that every sample has its place, and flush. Raises `LayoutError`."""
@@ -197,25 +199,32 @@ def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
         with path.open("rb") as file:
             start = file.read(_NPY_START)
             head = start + file.read(int.from_bytes(start[8:], "little"))
-            _check_npy(path, head, file.seek(0, 2), dtype, length)
-            return ArrayFile(file.fileno(), path, dtype, len(head), length, _HINT)
+            _check_npy(path, head, file.seek(0, 2), dtype, length, repair_of(folder))
+            return ArrayFile(file.fileno(), path, dtype, len(head), length, repair_of(folder))
     except FileNotFoundError:
-        raise MissingFileError("an index file is missing", path=path, hint=_HINT) from None
+        raise MissingFileError("an index file is missing", path=path, hint=repair_of(folder)) from None
     except FormatError:
         raise
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
-        raise UnreadableError(f"cannot be read: {what}", path=path, hint=_HINT) from error
+        raise UnreadableError(
+            f"cannot be read: {what}", path=path, hint=remedy_for(error, repair_of(folder))
+        ) from error
 
 
-def _check_npy(path: Path, head: bytes, size: int, dtype: np.dtype[Any], length: int) -> None:
+def repair_of(folder: Path) -> str:
+    """Return how a damaged index file of a data set, or of a partition of one, is restored."""
+    return _HINT_OF_SHARE if (folder / SHARE_NAME).exists() else _HINT
+
+
+def _check_npy(path: Path, head: bytes, size: int, dtype: np.dtype[Any], length: int, hint: str) -> None:
     """Check that this is the head of a .npy file of `length` elements, and that the file is large enough for them."""
     expected = _npy_head(dtype, length)
     if len(head) < _NPY_START or head[:8] != expected[:8] or head[_NPY_START:].strip() != expected[_NPY_START:].strip():
         told = expected[_NPY_START:].strip().decode()
         found = head[_NPY_START:].strip().decode("latin1")[:200]
-        raise LayoutError("the head of the index file is damaged", path=path, expected=told, found=found, hint=_HINT)
+        raise LayoutError("the head of the index file is damaged", path=path, expected=told, found=found, hint=hint)
     whole = len(head) + dtype.itemsize * length
     if size != whole:
         error_type = TruncatedError if size < whole else OversizedError
-        raise error_type("size of the index file", path=path, expected=f"{whole} bytes", found=size, hint=_HINT)
+        raise error_type("size of the index file", path=path, expected=f"{whole} bytes", found=size, hint=hint)

@@ -21,7 +21,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, ForeignFileError, LayoutError, NotADataSetError, OversizedError, UnreadableError
+from brand.errors import (
+    BrandError,
+    ChecksumError,
+    ForeignFileError,
+    LayoutError,
+    NotADataSetError,
+    OversizedError,
+    UnreadableError,
+    counted,
+)
 from brand.formats.constants import (
     CHUNKS_NAME,
     COPY_WORK_NAME,
@@ -44,10 +53,12 @@ from brand.formats.constants import (
     WORK_NAME,
     column_name,
 )
+from brand.formats.endings import command_for
 from brand.formats.header import Header, canonical_json, check_major, natural
 from brand.formats.noticed import Noticed
 from brand.formats.noticed import from_json as noticed_from_json
 from brand.formats.noticed import to_json as noticed_to_json
+from brand.formats.publish import remedy_for
 
 _MARKER: Final = "brand"
 # A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
@@ -145,8 +156,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
     }
     if manifest.noticed:  # without facts, the bytes are those of version 1.0
         facts["noticed"] = noticed_to_json(manifest.noticed)
-    newer = manifest.noticed or manifest.header.field_classes
-    return pack_signed(_MARKER, facts, VERSION_OF_FACTS if newer else VERSION_MINOR)
+    return pack_signed(_MARKER, facts, VERSION_OF_FACTS if manifest.noticed else manifest.header.minor)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -158,6 +168,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise NotADataSetError(_why_not(folder), path=folder) from None
     except (NotADirectoryError, IsADirectoryError):
         raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
+    except BrandError:  # some of them are OSErrors, too
+        raise
+    except OSError as error:
+        hint = remedy_for(error, "")
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
@@ -217,7 +232,11 @@ def _why_not(folder: Path) -> str:
         )
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` rebuilds it from the chunks"
-    return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
+    if inside := sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}")):
+        return (
+            f"not a data set, but a folder that holds {counted(len(inside), 'data set')}: name one, such as {inside[0]}"
+        )
+    return f"not a data set: there is no brand.json in it. {command_for(folder)}"
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
@@ -274,7 +293,8 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
+        hint = remedy_for(error, "")
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
     for what, expected, found in (
         ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
         ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),

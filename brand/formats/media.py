@@ -6,14 +6,15 @@ when the first image is decoded; `audio` decodes audio.
 
 from __future__ import annotations
 
+import importlib
 import io
-import struct
+import re
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from brand.errors import BrandError, MissingExtraError, cause_of
 from brand.formats.audio import decode_audio, duration
 from brand.formats.values import Buffer
 
@@ -37,6 +38,10 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (4, b"ftypM4B ", "audio/mp4"),
     (0, b"#!AMR", "audio/amr"),
     (4, b"ftypavis", "image/avif"),
+    *((4, b"ftyp" + brand, "image/heif") for brand in (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis")),
+    (4, b"ftypmif1", "image/heif"),
+    (0, b"\0\0\0\x0cJXL \r\n\x87\n", "image/jxl"),
+    (0, b"\xff\x0a", "image/jxl"),
     (0, b"P5\n", "image/pnm"),
     (0, b"P6\n", "image/pnm"),
     (0, b"BM", "image/bmp"),
@@ -52,13 +57,16 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"\xff\xf3", "audio/mp3"),
     (0, b"\xff\xf2", "audio/mp3"),
 )
+_PLUGINS: Final = {
+    "image/heif": ("HEIF", "pillow_heif", "pillow-heif", "import pillow_heif; pillow_heif.register_heif_opener()"),
+    "image/jxl": ("JPEG XL", "pillow_jxl", "pillow-jxl-plugin", "import pillow_jxl"),
+}
+"""Kind of image that Pillow reads with a plug-in only -> its name; module, package and first line of the plug-in."""
 _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
     "image/webp": (b"RIFF",),
     "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
     "audio/aiff": (b"FORM",),
 }
-_ERRORS: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error, zlib.error)
-"""Errors that Pillow raises for bad input."""
 
 
 def kind_of(head: Buffer) -> str | None:
@@ -70,24 +78,8 @@ def kind_of(head: Buffer) -> str | None:
     return None
 
 
-def decode_image(data: Buffer) -> Image.Image:
-    """Return the first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
-
-    Raises ValueError if Pillow cannot decode it.
-    """
-    with pillow_errors(), open_image(data) as image:
-        return as_rgb(image)
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Return the image with three channels; transparent colours of a palette are those behind the transparency."""
-    if image.mode == "P" and "transparency" in image.info:
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
-
-
 def check_image(data: Buffer) -> None:
-    """Decode the first frame and drop it, like `decode_image` with less memory. Raises ValueError if Pillow cannot."""
+    """Decode the first frame and drop it. Raises ValueError if Pillow cannot."""
     with pillow_errors(), open_image(data) as image:
         image.load()
 
@@ -104,9 +96,14 @@ def check_file(field: str, data: Buffer) -> None:
 
 def open_image(data: Buffer) -> Image.Image:
     """Open an image and read only its head. Raises errors that `pillow_errors` turns into a ValueError."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    return Image.open(io.BytesIO(data))
+    try:
+        return Image.open(io.BytesIO(data))
+    except UnidentifiedImageError:
+        if missing := _missing_plugin(data):
+            raise ValueError(missing) from None
+        raise
 
 
 @contextmanager
@@ -118,15 +115,52 @@ def pillow_errors() -> Iterator[None]:
         yield
     except UnidentifiedImageError as error:  # the error's own text holds a memory address
         raise ValueError("Pillow cannot decode it: the image format is unknown") from error
+    except BrandError:
+        raise
     except (Image.DecompressionBombError, MemoryError) as error:
-        raise ValueError(f"Pillow refuses it: {error}") from error
-    except _ERRORS as error:
-        raise ValueError(f"Pillow cannot decode it: {error}") from error
+        raise ValueError(f"Pillow refuses it: {cause_of(error)}") from error
+    except Exception as error:  # each decoder of Pillow, and each plug-in, raises errors of its own
+        raise ValueError(f"Pillow cannot decode it: {cause_of(error)}") from error
 
 
-def other_kind(field: str, data: Buffer) -> str:
-    """Return in words the kind of a file if it does not fit its `image` or `audio` field; empty if it fits."""
+def load_plugin(module: str) -> None:
+    """Import a plug-in of Pillow, and register it if the import alone does not. Raises `MissingExtraError`."""
+    try:
+        plugin = importlib.import_module(module)
+    except ImportError as error:
+        package = next((package for _, name, package, _ in _PLUGINS.values() if name == module), module)
+        raise MissingExtraError(f"there is no plug-in {module} ({error}): pip install {package}") from error
+    for name in dir(plugin):
+        if re.fullmatch("register_[a-z0-9]+_opener", name):
+            getattr(plugin, name)()
+
+
+def _missing_plugin(data: Buffer) -> str:
+    """Return which plug-in reads a file that Pillow does not open; empty if no plug-in is known."""
     kind = kind_of(data[:HEAD_BYTES])
+    if kind not in _PLUGINS:
+        return ""
+    name, module, package, code = _PLUGINS[kind]
+    return (
+        f"it is {name}, which Pillow reads only with the plug-in {module}: pip install {package}, then --plugin"
+        f" {module} for a command, or in Python: {code}"
+    )
+
+
+def misfit(field: str, data: Buffer) -> str:
+    """Return in words why a file does not fit its `image` or `audio` field; empty if it fits."""
+    kind = kind_of(data[:HEAD_BYTES])
+    if field == "image" and kind in _PLUGINS:
+        try:
+            with pillow_errors(), open_image(data):
+                return ""
+        except ValueError as error:
+            return str(error).removeprefix("Pillow cannot decode it: ")
+    found = _other_kind(field, data, kind)
+    return found and f"not {'an' if field[0] in 'ai' else 'a'} {field} file: its contents are {found}"
+
+
+def _other_kind(field: str, data: Buffer, kind: str | None) -> str:
     if kind is not None:
         return "" if kind.startswith(field) else kind
     if _opens(field, data):

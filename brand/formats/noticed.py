@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.header import Schema, natural
+from brand.formats.header import DecodeDefault, Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
 from brand.formats.record import Records, fixed_columns, payloads
 from brand.printable import printable
@@ -72,11 +72,15 @@ class Noticed:
         }
 
 
+_IMAGES: Final = "images"
+"""The trait of all images."""
 Counts = dict[tuple[str, str], tuple[int, int, str]]
-"""(field, trait) -> (count, the smallest index of such a sample, its key)."""
+"""(field, trait) -> (count, the smallest index of such a sample, its key). All images have a trait of their own."""
 
 
 UNKNOWN_DURATIONS: Final = "unknown_durations"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS)
+"""The facts that `look` counts. They follow from the chunks."""
 
 
 def has_media(schema: Schema) -> bool:
@@ -99,9 +103,12 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
         images = payloads(schema, records, name)
         kinds = plain_kinds(images)
         groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
-        some = [(traits_of(images.view(int(each[0]))), len(each), int(each[indices[each].argmin()])) for each in groups]
+        firsts = [int(each[indices[each].argmin()]) for each in groups]
+        some = list(zip((traits_of(images.view(first)) for first in firsts), map(len, groups), firsts, strict=True))
         others = np.flatnonzero(kinds == 0)
         some += zip(map(traits_of, images[others].pieces()), repeat(1), others.tolist())
+        if len(images):
+            some.append(((_IMAGES,), int(np.count_nonzero(images.sizes)), int(indices.argmin())))
         for traits, more, best in some:
             for trait in traits:
                 count, first = found.get((name, trait), (0, best))
@@ -128,18 +135,18 @@ def added(*counts: Counts) -> Counts:
     return found
 
 
-def facts_of(counts: Counts, samples: int, decode: Mapping[str, Any]) -> tuple[Noticed, ...]:
-    """Return counted traits as facts about a data set of that many samples. Images that are all grey are no fact.
+def facts_of(counts: Counts, decode: Mapping[str, DecodeDefault]) -> tuple[Noticed, ...]:
+    """Return counted traits as facts. If all images of a field are grey, that is no fact.
 
     `decode` are the decode defaults of the fields, which change the advice.
     """
-    order = {trait: number for number, trait in enumerate((*heads.TRAITS, UNKNOWN_DURATIONS))}
     facts = []
-    for field, trait in sorted(counts, key=lambda which: (which[0], order[which[1]])):
-        count, _, key = counts[field, trait]
-        if trait == heads.GREY and count == samples:
-            continue
-        facts.append(Noticed(trait, count, printable(key)[:_MOST_TEXT], _template(trait, decode.get(field)), field))
+    for field in sorted({field for field, _ in counts}):
+        for trait in COUNTED:
+            count, _, key = counts.get((field, trait), (0, 0, ""))
+            if count and not (trait == heads.GREY and count == counts[field, _IMAGES][0]):
+                template = _template(trait, decode.get(field))
+                facts.append(Noticed(trait, count, printable(key)[:_MOST_TEXT], template, field))
     return tuple(facts)
 
 
@@ -159,12 +166,12 @@ _TEMPLATES: Final = {
 }
 
 
-def _template(trait: str, decode: Any) -> str:
+def _template(trait: str, decode: DecodeDefault | None) -> str:
     if trait == UNKNOWN_DURATIONS:
         return _TEMPLATES[trait]
-    if decode is not None and trait == heads.TURNED and decode.upright:
+    if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
-    if decode is not None and trait != heads.TURNED and trait != heads.FRAMES and decode.mode == "unchanged":
+    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES):
         return _TEMPLATES[trait].partition(":")[0] + ", and decode[s|] unchanged"
     return _TEMPLATES[trait]
 

@@ -10,22 +10,23 @@ another rate. A JPEG that becomes at most half as large is decoded at 1/2,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.errors import MissingExtraError, SchemaError, UsageError, cause_of, missing_extra
 from brand.formats.audio import decode_audio, ffmpeg, soundfile
-from brand.formats.header import Schema
-from brand.formats.media import as_rgb, open_image, pillow_errors
+from brand.formats.header import DecodeDefault, Schema
+from brand.formats.media import pillow_errors
+from brand.formats.pixels import in_mode, method_of, open_frame, unchanged
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Mode = Literal["RGB", "L"]
+Mode = Literal["RGB", "L", "RGBA", "unchanged"]
 Filter = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 MOST_PIXELS: Final = 1 << 16
 """Maximum pixels of a side."""
@@ -39,13 +40,16 @@ MOST_SECONDS: Final = 1 << 24
 
 @dataclass(frozen=True)
 class DecodeImage:
-    """Decodes images to uint8, shape (height, width, channels).
+    """Decodes images to uint8, shape (height, width, channels), or to the array that the file holds.
 
     Args:
         shorter: Pixels of the shorter side; the longer one keeps the proportion, rounded down. None: see `size`.
         size: (height, width) in pixels. None: given by `shorter`, and if both are None by the file.
-        mode: "RGB", or "L" for one grey channel.
+        mode: "RGB", "RGBA", or "L" for one grey channel, all uint8. "unchanged": the array that the file holds, such as
+            palette indices, uint16, int32 or float32, of shape (height, width) if it has one channel.
         filter: Resampling filter, named as in Pillow: "nearest", "box", "bilinear", "bicubic" or "lanczos".
+        upright: Whether the image is turned as EXIF says. None: as the data set says, else not.
+        frame: Frame of an animation, or page of a TIFF, from 0.
 
     Raises `UsageError` if these are not possible.
     """
@@ -56,6 +60,8 @@ class DecodeImage:
     size: tuple[int, int] | None = None
     mode: Mode = "RGB"
     filter: Filter = "bilinear"
+    upright: bool | None = None
+    frame: int = 0
 
     def __post_init__(self) -> None:
         sides = (self.shorter,) if self.size is None else self.size
@@ -68,42 +74,58 @@ class DecodeImage:
             raise UsageError(
                 f"{self}: modes are {', '.join(get_args(Mode))}; filters are {', '.join(get_args(Filter))}"
             )
+        known = self.upright is None or isinstance(self.upright, bool)
+        if not known or type(self.frame) is not int or not 0 <= self.frame < MOST_FRAMES:
+            raise UsageError(f"{self}: upright is True or False, and frames are 0 to {MOST_FRAMES - 1:,}")
 
-    def __call__(self, data: Buffer) -> NDArray[np.uint8]:
+    def __call__(self, data: Buffer) -> NDArray[Any]:
         """Return the pixels of a file. Raises ValueError if it cannot be decoded."""
-        from PIL import Image
-
-        with pillow_errors(), open_image(data) as image:
-            target = self._target(*image.size)
-            if target[0] * target[1] > MOST_IN_ALL:
-                raise ValueError(f"{target[0]:,} x {target[1]:,} pixels are more than {MOST_IN_ALL:,}")
-            small = self._decoded(data, image, target)
-            if small.size != target:
-                small = small.resize(target, Image.Resampling[self.filter.upper()])
-            pixels = np.array(small)
+        if self.mode == "unchanged":
+            return unchanged(data, self.frame, turn=self.upright is True, resize=self._resized)
+        with pillow_errors(), open_frame(data, self.frame) as image:
+            pixels = np.array(self._resized(*self._decoded(data, image)))
         return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+    def _resized(self, image: Image.Image, target: tuple[int, int] | None = None) -> Image.Image:
+        """Return the image in the width and height of the result; `target`: as they follow from the whole image."""
+        from PIL import Image as library
+
+        target = self._target(*image.size) if target is None else target
+        return image if image.size == target else image.resize(target, library.Resampling[self.filter.upper()])
 
     def _target(self, width: int, height: int) -> tuple[int, int]:
         """Return width and height of the result."""
         if self.size is not None:
             return self.size[1], self.size[0]
-        if self.shorter is None:
-            return width, height
-        least = min(width, height)
-        return width * self.shorter // least, height * self.shorter // least
+        target = width, height
+        if self.shorter is not None:
+            least = min(width, height)
+            target = width * self.shorter // least, height * self.shorter // least
+        if target[0] * target[1] > MOST_IN_ALL:
+            raise ValueError(f"{target[0]:,} x {target[1]:,} pixels are more than {MOST_IN_ALL:,}")
+        return target
 
-    def _decoded(self, data: Buffer, image: Image.Image, target: tuple[int, int]) -> Image.Image:
-        """Return the image, at least as large as the result if the file is; `image` is not loaded yet."""
-        width, height = image.size
-        if image.format == "JPEG" and image.mode in ("RGB", "L"):
-            factor = next((k for k in (8, 4, 2) if width // k >= target[0] and height // k >= target[1]), 1)
-            fast = self._by_simplejpeg(data, (width, height), factor)
-            if fast is not None:
-                return fast
-            if factor > 1:
-                image.draft(None, (width // factor, height // factor))
-        rgb = as_rgb(image)
-        return rgb if self.mode == "RGB" else rgb.convert("L")
+    def _decoded(self, data: Buffer, image: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
+        """Return the image, at least as large as the result if the file is, and width and height of the result.
+
+        `image` is not loaded yet.
+        """
+        size = image.size
+        method = method_of(image) if self.upright else None
+        across = method is not None and method.name in ("TRANSPOSE", "TRANSVERSE", "ROTATE_90", "ROTATE_270")
+        target = self._target(*size[::-1])[::-1] if across else self._target(*size)
+        made = None
+        if image.format == "JPEG" and image.mode in ("RGB", "L") and self.mode != "RGBA":
+            whole = self.filter == "nearest"  # a value of the file: at a fraction of the size, a pixel is a mean
+            factors = () if whole else (8, 4, 2)
+            factor = next((k for k in factors if size[0] // k >= target[0] and size[1] // k >= target[1]), 1)
+            made = self._by_simplejpeg(data, size, factor)
+            if made is None and factor > 1:
+                image.draft(None, (size[0] // factor, size[1] // factor))
+        made = in_mode(image, self.mode) if made is None else made
+        if method is not None:
+            made = made.transpose(method)
+        return made, target[::-1] if across else target
 
     def _by_simplejpeg(self, data: Buffer, size: tuple[int, int], factor: int) -> Image.Image | None:
         """Decode a JPEG of this width and height at 1 / `factor` size; None if simplejpeg is missing or refuses it."""
@@ -114,10 +136,22 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (ImportError, ValueError):
+        except Exception:  # noqa: BLE001 - simplejpeg may be missing, or refuse the file in any way
             return None  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
+
+
+@dataclass(frozen=True)
+class DecodeMask(DecodeImage):
+    """Decodes masks to the array that the file holds, such as the class of each pixel; resizing makes no new values.
+
+    It is `DecodeImage(mode="unchanged", filter="nearest")`: shape (height, width), or (height, width, channels) of a
+    mask that is stored in colours. Give `size`, `shorter` and `upright` as for the image that it belongs to.
+    """
+
+    mode: Mode = field(default="unchanged", init=False)
+    filter: Filter = field(default="nearest", init=False)
 
 
 @dataclass(frozen=True)
@@ -154,7 +188,7 @@ class DecodeAudio:
         clip = decode_audio(data, self.offset, self.seconds)
         samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
         if self.rate is not None and self.rate != clip.rate:
-            samples = np.ascontiguousarray(_soxr().resample(samples.T, clip.rate, self.rate).T)
+            samples = _resampled(samples, clip.rate, self.rate)
         return samples[0] if self.mono else samples
 
 
@@ -172,13 +206,41 @@ def checked(
     kinds = dict(schema.fields)
     for name, how in decode.items():
         if not isinstance(how, Preparation):
-            raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
+            raise UsageError(
+                f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...), DecodeMask(...) or DecodeAudio(...)"
+            )
         if kinds.get(name) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
             raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
             raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
     return dict(decode)
+
+
+def resolved(decode: Mapping[str, Preparation], defaults: Mapping[str, DecodeDefault]) -> dict[str, Preparation]:
+    """Return decode specs in which `upright` is that of the data set, if the user did not say it."""
+    usual = DecodeDefault()
+    return {
+        name: replace(how, upright=defaults.get(name, usual).upright)
+        if isinstance(how, DecodeImage) and how.upright is None
+        else how
+        for name, how in decode.items()
+    }
+
+
+def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, DecodeDefault]:
+    """Return decode specs as the decode defaults of a data set. Raises `UsageError` for more than mode and orientation.
+
+    Raises `SchemaError` for a field that has no images.
+    """
+    for name, how in checked(decode, schema, None).items():
+        if not isinstance(how, DecodeImage) or (how.shorter, how.size, how.frame) != (None, None, 0):
+            raise UsageError(
+                f"decode={{{name!r}: {how!r:.120}}}: a data set remembers mode= and upright= only; give the others to"
+                " BrandDataset(decode=...)"
+            )
+    made = {name: DecodeDefault(how.mode, how.upright is True) for name, how in decode.items()}
+    return {name: default for name, default in made.items() if default != DecodeDefault()}
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
@@ -224,9 +286,20 @@ def decoders(codec: str) -> dict[str, str]:
     return {name: str(version) for name, version in {"Pillow": PIL.__version__, "simplejpeg": fast, **parts}.items()}
 
 
+def _resampled(samples: NDArray[np.float32], rate: int, to: int) -> NDArray[np.float32]:
+    """Return samples, shape (channels, frames), at another rate. Raises ValueError, `MissingExtraError`."""
+    library = _soxr()
+    try:
+        return np.ascontiguousarray(library.resample(samples.T, rate, to).T)
+    except Exception as error:
+        raise ValueError(
+            f"soxr cannot convert it from {rate:,} to {to:,} frames a second: {cause_of(error)}"
+        ) from error
+
+
 def _soxr() -> Any:
     try:
         import soxr
     except ImportError as error:
-        raise MissingExtraError("another rate= needs the package soxr: pip install 'brand-data[audio]'") from error
+        raise missing_extra(error, "another rate= needs the package soxr", "'brand-data[audio]'") from error
     return soxr

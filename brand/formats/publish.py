@@ -60,6 +60,19 @@ class FolderTarget(Reprs, shows="folder"):
         publish_bytes(self.folder / name, data)
 
 
+_REMEDIES: Final = {
+    errno.ENODEV: "Its file system cannot map files (mmap): copy the folder to another file system, as `cp -r` does",
+    errno.EACCES: "Let this user read it: `chmod -R u+rX` of its owner",
+    errno.EPERM: "Let this user read it: `chmod -R u+rX` of its owner",
+    errno.EMFILE: "This process has too many open files: raise the limit, `ulimit -n`",
+    errno.ENFILE: "This machine has too many open files: raise the limit, `sysctl fs.file-max`",
+    errno.ENOMEM: "No memory can be mapped: raise the limit of this process, `ulimit -v`, or `sysctl vm.max_map_count`",
+    errno.ESTALE: "The server of this network drive has replaced it: open the data set again",
+    errno.ENOTCONN: "The network drive is not connected: mount it again",
+}
+"""Error number -> advice, if the file itself is right."""
+
+
 @contextmanager
 def storage_errors(path: str | Path, what: str) -> Iterator[None]:
     """Turn an OSError into a `StorageError` that names the action, the path and the remedy."""
@@ -82,6 +95,11 @@ def storage_reason(error: OSError) -> str:
     if error.strerror not in (None, os.strerror(number)):
         return str(error.strerror)  # Brand's own words, such as those about a store
     return _REASONS.get(number, error.strerror or str(error))
+
+
+def remedy_for(error: OSError | ValueError, repair: str) -> str:
+    """Return advice for a file that cannot be read: the one for this cause, or `repair`, which restores a file."""
+    return _REMEDIES.get(getattr(error, "errno", None) or 0, repair)
 
 
 def publish_file(temporary: Path, final: Path) -> None:

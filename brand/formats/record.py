@@ -368,13 +368,13 @@ def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence
         return values
     try:
         return np.fromiter(map(convert, values), dtype, len(values))
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # also RuntimeError, which PyTorch raises for a tensor of several numbers
         for position, value in enumerate(values):
             try:
                 np.fromiter((convert(value),), dtype, 1)
             except OverflowError:
                 raise SchemaError(f"{called[position]}, field {name!r}: {value} does not fit 64 bits") from None
-            except (TypeError, ValueError):
+            except Exception:  # noqa: BLE001
                 found = f"{type(value).__name__} ({value!r:.40}){instead(codec, value)}"
                 raise SchemaError(f"{called[position]}, field {name!r}: expected {codec}, found {found}") from None
         raise

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import SchemaError
+from brand.errors import SchemaError, cause_of
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 
 _FILES: Final = ("image", "audio")
@@ -26,6 +26,8 @@ LARGE: Final = 256 << 10
 """From this size on, a copy of the bytes takes longer than a Python call, so each piece is handled by itself."""
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+_NUMBERS: Final = ("I", "F", "I;16B", "I;16L", "I;16N")
+"""Modes of Pillow whose pixels RGB would clip."""
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that PNG stores without loss."""
 
@@ -47,6 +49,8 @@ def _guesses(codec: str, value: Any) -> Iterator[str]:
         yield "for a missing number give a placeholder, such as -1"
     if value is None and codec == "float":
         yield "for a missing number give float('nan')"
+    if codec == "str" and hasattr(value, "isoformat"):
+        yield "give its isoformat()"
     if codec == "str":
         yield "a 'bytes' field holds bytes" if isinstance(value, bytes) else "give str(value) if that is meant"
     if codec in _FILES and isinstance(value, str | os.PathLike):
@@ -81,8 +85,40 @@ def encode_image(value: Any) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
-    return _JSON(value).encode()
+    """Return compact JSON. Raises ValueError or TypeError, which names the place of a value that JSON does not have."""
+    try:
+        return _JSON(value).encode()
+    except (TypeError, ValueError) as error:
+        said = next(_not_json(value, ""), "")
+        if not said:
+            raise
+        raise type(error)(said) from error
+
+
+def _not_json(value: Any, place: str) -> Iterator[str]:
+    """Yield in words each value inside of another one that JSON does not have, with its place and advice."""
+    at = f" (at {place})" if place else ""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _not_json(inner, f"{place}[{name!r}]")
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _not_json(inner, f"{place}[{number}]")
+    elif isinstance(value, float):
+        if value != value:
+            yield f"JSON has no NaN{at}: give None"
+        elif value in (float("inf"), -float("inf")):
+            yield f"JSON has no infinity{at}"
+    elif value is not None and not isinstance(value, str | int):
+        kind = type(value).__name__
+        if isinstance(value, bytes | bytearray | memoryview) or is_picture(value):
+            yield f"JSON has no {kind}{at}: a file or bytes need a field of their own"
+        elif hasattr(value, "isoformat"):
+            yield f"JSON has no {kind}{at}: give its isoformat()"
+        elif _is_of("numpy", value) or _is_of("torch", value):
+            yield f"JSON has no {kind}{at}: give its tolist()"
+        else:
+            yield f"JSON has no {kind}{at}"
 
 
 def encode_ndarray(value: Any) -> bytes:
@@ -96,12 +132,25 @@ def array_parts(value: Any) -> tuple[bytes, Buffer]:
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_NUMBERS:
         allowed = ", ".join(d.name for d in _DTYPE_NUMBERS)
-        raise TypeError(f"arrays of dtype {array.dtype} cannot be stored; there are {allowed}")
+        raise TypeError(f"arrays of dtype {array.dtype} cannot be stored; there are {allowed}{_other_dtype(array)}")
     if array.ndim > MAX_DIMENSIONS or max(array.shape, default=0) >= 1 << 32:
         raise ValueError(f"an array of shape {array.shape} has too many or too long dimensions")
     head = struct.pack(f"<BB{array.ndim}I", _DTYPE_NUMBERS[dtype], array.ndim, *array.shape)
     elements = np.ascontiguousarray(array, dtype)
     return head, elements.tobytes() if elements.nbytes < LARGE else elements.reshape(-1).view(np.uint8).data
+
+
+def _other_dtype(array: np.ndarray[Any, Any]) -> str:
+    """Return advice for an array of a dtype that is not stored, as the end of a message; may be empty."""
+    if array.dtype.kind in "Mm":
+        unit = np.datetime_data(array.dtype)[0]
+        return f"; give array.astype('int64'), which counts in units of {unit}"
+    if array.dtype.kind == "O":
+        kinds = sorted({type(value).__name__ for value in array.flat})
+        return f"; this one holds {', '.join(kinds)}"
+    if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return f"; give array.astype('float32'), or array.view('uint{8 * array.dtype.itemsize}')"
+    return ""
 
 
 def decode_str(payload: Buffer) -> str:
@@ -168,12 +217,12 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
             return [[head for head, _ in pieces], [elements for _, elements in pieces]]
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
         return [list(map(str.encode if codec == "str" else encode, values))]
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # also RuntimeError, which PyTorch raises for a tensor that needs a gradient
         for position, value in enumerate(values):
             try:
                 encode(value)
-            except (TypeError, ValueError, RecursionError) as error:
-                what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
+            except Exception as error:
+                what = f"{error}{instead(codec, value)}" if isinstance(error, TypeError) else cause_of(error)
                 raise SchemaError(f"{called[position]}, field {name!r} ({codec}): {what}") from error
         raise
 
@@ -181,6 +230,12 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
 def is_picture(value: Any) -> bool:
     """Return whether a value is a Pillow image, by the name of its class, so that Pillow is not imported."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
+
+
+def has_file(image: Any) -> bool:
+    """Return whether a Pillow image knows the file that it was opened from, so that `file_of` may return its bytes."""
+    file = getattr(image, "fp", None)
+    return bool(getattr(image, "filename", "")) or (file is not None and not file.closed)
 
 
 def file_of(image: Any) -> bytes:
@@ -193,9 +248,8 @@ def file_of(image: Any) -> bytes:
     if contents is not None:
         return contents
     if image.mode not in _PNG_MODES:
-        raise TypeError(
-            f"PNG cannot store pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file"
-        )
+        rgb = "image.convert('RGB')" if image.mode not in _NUMBERS else "np.asarray(image) for an 'ndarray' field"
+        raise TypeError(f"PNG cannot store pixels of mode {image.mode}: give {rgb}, or the bytes of a file")
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
@@ -223,6 +277,6 @@ def _unchanged(image: Any) -> bytes | None:
         with type(image)(io.BytesIO(contents)) as again:
             same = (again.mode, again.size, again.tobytes()) == (image.mode, image.size, image.tobytes())
             same = same and again.getpalette() == image.getpalette()
-    except (OSError, ValueError, SyntaxError):
+    except Exception:  # noqa: BLE001 - the file may be another one now, and any error of its decoder says so
         return None
     return contents if same else None

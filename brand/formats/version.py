@@ -31,6 +31,7 @@ from brand.formats.constants import (
 )
 from brand.formats.header import canonical_json, is_field_name, natural
 from brand.formats.manifest import identity, pack_signed, parse_signed, read_limited
+from brand.formats.publish import remedy_for
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -186,7 +187,8 @@ def read_version(folder: Path, number: int) -> Version:
     except FileNotFoundError:
         raise MissingFileError("there is no such version", path=path, hint=_HINT) from None
     except OSError as error:
-        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
+        hint = remedy_for(error, _HINT)
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
     if version.number != number:
         what = "a version with the name of another version"
         raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)

@@ -7,8 +7,9 @@ commit, so a data set that gets a new commit meanwhile does not change here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from brand.stores.store import Traffic
 from brand.stores.url import Url, parse_url
 
 _BRACES: Final = re.compile(r"\{\d+\.\.\d+\}")
+_NUMBERS: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
 _HOSTS: Final = ("hf.co", "huggingface.co")
 """The Hub's own hosts, to which it redirects reads."""
@@ -34,26 +36,77 @@ def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> Clo
     kind, repository, revision, folder = _parts(url)
     with _asking(url):
         commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
+        token = get_token()
     prefix = "" if kind == "model" else f"{url.host}/"
-    token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
     return open_cloud(base, traffic, patience_s, headers, _HOSTS)
 
 
-def download(url: Url, names: str) -> Path:
-    """Download the files of a data set of the Hub that match `names`, such as `*.parquet`, into the Hub's cache.
+def list_files(url: Url, names: str) -> dict[str, int]:
+    """Return path -> bytes of the files of a data set of the Hub that match `names`, such as `*.parquet`.
 
-    Cached files are not downloaded again. Return the folder that the URL names. Raises `UsageError`.
+    Paths are below the folder that the URL names; if it names files, below the repository. Without a connection, these
+    are the files in the Hub's cache. Raises `UsageError`.
     """
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.hf_api import RepoFile
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
     kind, repository, revision, folder = _parts(url)
-    patterns = pattern_of(folder, names)
+    pattern = pattern_of(folder, names)
     with _asking(url):
-        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=patterns), folder)
+        try:
+            tree = HfApi().list_repo_tree(repository, recursive=True, repo_type=kind, revision=revision)
+            found = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+        except Exception:  # noqa: BLE001 - as in `_asking`
+            root = Path(
+                snapshot_download(
+                    repository, repo_type=kind, revision=revision, allow_patterns=pattern, local_files_only=True
+                )
+            )
+            found = {
+                path.relative_to(root).as_posix(): path.stat().st_size for path in root.rglob("*") if path.is_file()
+            }
+    if names_files(url, (names.removeprefix("*"),)):
+        return {path: size for path, size in sorted(found.items()) if _matches(path, folder)}
+    above = f"{folder}/" if folder else ""
+    below = {path.removeprefix(above): size for path, size in sorted(found.items()) if path.startswith(above)}
+    return {path: size for path, size in below.items() if fnmatch(path.rpartition("/")[2], names)}
+
+
+def download(url: Url, paths: Sequence[str]) -> Path:
+    """Download files that `list_files` has listed into the Hub's cache, and return the folder that holds them.
+
+    Cached files are not downloaded again. Raises `UsageError`.
+    """
+    from huggingface_hub import snapshot_download
+
+    kind, repository, revision, folder = _parts(url)
+    above = "" if names_files(url, (".parquet", ".pq")) else folder
+    exact = [re.sub(r"([*?[])", r"[\1]", f"{above}/{path}" if above else path) for path in paths]
+    with _asking(url):
+        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=exact), above)
+
+
+def names_files(url: Url, endings: Sequence[str]) -> bool:
+    """Whether a URL of the Hub names files, by a pattern or one by its ending, and not a folder."""
+    folder = _parts(url)[3]
+    return folder.endswith(tuple(endings)) or any(character in folder for character in "*?[{")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Return whether a path matches a pattern. Braces name each number from the first to the last."""
+    braces = _NUMBERS.search(pattern)
+    if braces is None:
+        return fnmatch(path, pattern)
+    before, after = re.escape(pattern[: braces.start()]), re.escape(pattern[braces.end() :])
+    parts = [text.replace(r"\*", ".*").replace(r"\?", ".") for text in (before, after)]
+    number = re.fullmatch(rf"{parts[0]}(\d+){parts[1]}", path)
+    return (
+        number is not None and len(number[1]) >= len(braces[1]) and int(braces[1]) <= int(number[1]) <= int(braces[2])
+    )
 
 
 @contextmanager

@@ -45,11 +45,13 @@ _HINTS: Final = (
 )
 
 
-def reason_of(error: BaseException) -> str:
-    """Return why a request failed, in one line: advice for the user, and the message of the store or the library."""
-    whole = str(error)
+def reason_of(error: BaseException, url: str = "") -> str:
+    """Return why a request about `url` failed, in one line: advice, and the message of the store or the library."""
+    # The name of an object may hold the words of a cause, such as "Token".
+    name = url.partition("://")[2].partition("/")[2]
+    whole = str(error).replace(name, "") if name else str(error)
     code, status = _CODE.search(whole), _STATUS.search(whole)
-    said = without_secrets(whole.partition("Debug source")[0])
+    said = without_secrets(str(error).partition("Debug source")[0])
     if code is not None:
         told = _CODES.get(code[1], f"the store answers {code[1]}")
         return told if status is None else f"{told} ({status[1].strip()})"
@@ -78,7 +80,7 @@ def failed(error: BaseException, url: str) -> OSError:
         number = _NUMBERS.get(code[1], number)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
         number = errno.EACCES
-    return OSError(number, reason_of(error), url)
+    return OSError(number, reason_of(error, url), url)
 
 
 def replaced(url: str) -> OSError:

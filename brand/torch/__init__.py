@@ -13,12 +13,12 @@ Each package imports only those below it.
 
 from __future__ import annotations
 
-from brand.errors import MissingExtraError
+from brand.errors import missing_extra
 
 try:
     import torch as torch
 except ImportError as error:
-    raise MissingExtraError("brand.torch needs PyTorch: pip install 'brand-data[train]'") from error
+    raise missing_extra(error, "brand.torch needs PyTorch", "'brand-data[train]'") from error
 
 from brand.torch.data.dataset import BrandDataset as BrandDataset
 from brand.torch.data.mixture import Mixture as Mixture

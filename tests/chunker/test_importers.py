@@ -213,14 +213,14 @@ def test_a_large_file_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [{"n": n, "text": "x" * (n % 37)} for n in range(300)]
     write_texts(tmp_path / "source", "jsonl", rows, files=1)
     for stretch in (1, 40, 1000):
-        monkeypatch.setattr("brand.chunker.importers.textfiles.STRETCH_BYTES", stretch)
+        monkeypatch.setattr("brand.chunker.importers.jsonfiles.STRETCH_BYTES", stretch)
         stored = convert("jsonl", tmp_path / "source", tmp_path / str(stretch))
         assert [stored.sample(i) for i in range(300)] == rows
     with (tmp_path / "source" / "0.jsonl").open("a") as file:
         file.write('{"n": "none", "text": ""}\n')
-    monkeypatch.setattr("brand.chunker.importers.textfiles.ROWS_LOOKED_AT", 100)
+    monkeypatch.setattr("brand.chunker.importers.jsonfiles.ROWS_LOOKED_AT", 100)
     told = brand("convert", "jsonl", tmp_path / "source", tmp_path / "bad", "-j", 1)
-    assert "0.jsonl: line 301, field 'n': expected int, found str ('none')" in told.err
+    assert "0.jsonl: line 301: field 'n': expected int, as in the first rows, found str ('none')" in told.err
 
 
 def test_small_row_groups_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ ROWS = st.lists(
 def test_any_texts_and_numbers_come_back(rows: list[dict[str, Any]], kind: str, files: int, stretch: int) -> None:
     """Whatever characters, quotes and breaks; in one file or several, cut anywhere. A text of digits only stays one."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brand.chunker.importers.textfiles.STRETCH_BYTES", stretch)
+        patch.setattr("brand.chunker.importers.jsonfiles.STRETCH_BYTES", stretch)
         patch.setattr("brand.chunker.sources.shards.LEAST_BYTES", 1)
         source, target = Path(folder, "source"), Path(folder, "set")
         write_texts(source, kind, rows, files)

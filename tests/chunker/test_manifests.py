@@ -236,7 +236,7 @@ def test_a_segment_may_end_a_little_after_its_recording(source: Path) -> None:
 @pytest.mark.parametrize("text", ["{}\n", '{"audio_filepath": "a.wav"\n', "[1, 2]", '"text"\n', "\n\n"])
 def test_lines_that_are_no_rows(text: str, source: Path) -> None:
     (source / "m.json").write_text(text)
-    with pytest.raises(SourceError, match=r"m\.json|there are none"):
+    with pytest.raises(SourceError, match=r"m\.json"):
         convert(source, source / "m.json")
 
 

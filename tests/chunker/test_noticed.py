@@ -13,7 +13,7 @@ import brand
 from brand.chunker import Options, convert_images
 from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.importers.textfiles import JsonLines
+from brand.chunker.importers.jsonfiles import JsonLines
 from brand.chunker.sources.shards import Bad, Block, exchange
 from brand.collect.append import append_images
 from brand.collect.changes import NamedSamples, delete
@@ -172,3 +172,11 @@ def test_reindex_keeps_what_the_chunks_do_not_tell(source: Path, tmp_path: Path)
     assert reindex(tmp_path / "set").noticed == (told, *manifest.noticed)
     (tmp_path / "set" / "brand.json").unlink()
     assert reindex(tmp_path / "set").noticed == manifest.noticed
+
+
+def test_reindex_counts_durations_once(tmp_path: Path) -> None:
+    """They follow from the samples, as the traits of images do."""
+    samples = ({"audio": b"RIFF", "duration": float("nan")} for _ in range(3))
+    report = brand.pack(samples, tmp_path / "set", {"audio": "audio", "duration": "float"})
+    assert [fact.count for fact in report.noticed] == [3]
+    assert reindex(tmp_path / "set").noticed == report.noticed

@@ -286,3 +286,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert told.code == 0
     assert "Noticed: " in told.out
     assert run("convert", "tokens", source, tmp_path / "other", "--stride", "3").code == 2
+
+
+def test_a_head_that_does_not_fit_the_file_is_refused(tmp_path: Path) -> None:
+    """Fewer tokens would be lost in silence, more would be those of nobody."""
+    for name, stated in (("less", 10), ("more", 1000)):
+        with (tmp_path / f"{name}.npy").open("wb") as file:
+            header = {"descr": "<u2", "fortran_order": False, "shape": (stated,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.arange(100, dtype=np.uint16).tobytes())
+        with pytest.raises(SourceError, match=rf"{name}\.npy: its head states {2 * stated:,} bytes of tokens, and 200"):
+            convert_tokens(tmp_path / f"{name}.npy", tmp_path / "set", tokens=TokenOptions(block=8))

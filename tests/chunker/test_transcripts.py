@@ -12,7 +12,7 @@ from brand.chunker import Report, convert_audio
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.unpack import unpack
-from tests.support import files_below, options
+from tests.support import brand, files_below, options
 
 SPEAKER = "it_IT_m_Carlo"
 
@@ -147,7 +147,7 @@ def test_a_name_without_folder_and_suffix_is_that_of_one_file(folder: Path) -> N
         ("a\tb\tc\n1\t2\t3\n", "column of paths"),
         ("path\tspeaker\tage\n", "one of texts"),
         ("", "found nothing"),
-        ("path\ttext\na/digits__1.wav\n", "line 2.*1 column,"),
+        ("path\ttext\na/digits__1.wav\n", "line 2.*1 cell,"),
         (b"path\ttext\na/digits__1.wav\t" + b"\xff\xfe\n", "UTF-8"),
     ],
 )
@@ -155,6 +155,35 @@ def test_a_table_without_the_columns_is_wrong_use(folder: Path, table: str | byt
     """The message says which columns are looked for and what was found."""
     with pytest.raises(UsageError, match=named):
         convert(folder, table)
+
+
+def test_quotes_in_a_tsv_belong_to_the_text(folder: Path) -> None:
+    """As Common Voice writes them; the report counts them, and a form that is named is obeyed."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.wav"))[:2]
+    (folder / "t.tsv").write_text(f'path\ttext\n{names[0]}\t"Hello" she said\n{names[1]}\t"all of it"\n')
+    told = brand("convert", "audio", folder, folder.parent / "set", "--transcripts", folder / "t.tsv", "-j", 1)
+    assert told.code == 0, told.err
+    stored = StoredDataSet(folder.parent / "set")
+    texts = {sample["key"]: sample["text"] for sample in map(stored.sample, range(len(stored)))}
+    assert [texts[name] for name in names] == ['"Hello" she said', '"all of it"']
+    assert "1 row has cells in quotes, and the quotes are kept: --quote double removes them" in told.out
+    (folder / "t.tsv").write_text(f'path\ttext\n{names[1]}\t"all of it"\n')
+    more = ("--transcripts", folder / "t.tsv", "--quote", "double", "-j", 1)
+    assert brand("convert", "audio", folder, folder.parent / "two", *more).code == 0
+    stored = StoredDataSet(folder.parent / "two")
+    assert [s["text"] for s in map(stored.sample, range(len(stored))) if s["key"] == names[1]] == ["all of it"]
+
+
+def test_a_tab_in_a_text_is_no_end_of_it(folder: Path) -> None:
+    """A row with more cells than the header is refused, and names its line."""
+    name = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.wav"))[0]
+    with pytest.raises(UsageError, match="line 2: it has 3 cells, and the header has 2 columns"):
+        convert(folder, f"path\ttext\n{name}\tone\ttwo\n")
+
+
+def test_the_form_of_a_table_needs_a_table(folder: Path) -> None:
+    told = brand("convert", "audio", folder, folder.parent / "set", "--quote", "double")
+    assert (told.code, "give the table with --transcripts" in told.err) == (2, True)
 
 
 def test_a_missing_table_is_wrong_use(folder: Path) -> None:

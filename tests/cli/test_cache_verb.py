@@ -102,7 +102,7 @@ def test_wrong_use(photos_set: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     for words in (("list", tmp_path), ("clear", tmp_path), ("fill", photos_set, tmp_path)):
         refused = brand("cache", *words)
-        assert (refused.code, "chmod go-w" in refused.err) == (1, True)
+        assert (refused.code, "chmod -R go-w" in refused.err) == (1, True)
 
 
 def test_serve_takes_a_folder(photos_set: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand import pack
-from brand.chunker import convert_from, convert_images
+from brand.chunker import convert_images, convert_tokens
 from brand.chunker.importers import FORMATS
 from brand.errors import UsageError
 from tests.support import LIMIT_S, Outcome, brand, brand_process
@@ -288,7 +288,10 @@ def test_the_name_of_a_version_is_no_target(
         assert not Path(f"{grown}@{number}").exists()
 
 
-@pytest.mark.parametrize("verb", [*(("convert", kind) for kind in ("images", "audio", *FORMATS)), ("append", "csv")])
+@pytest.mark.parametrize(
+    "verb",
+    [("convert", "images"), ("convert", "audio"), ("convert", "tokens"), ("convert", "hf"), ("append", "images")],
+)
 @pytest.mark.parametrize(
     ("url", "how"),
     [
@@ -319,7 +322,7 @@ def test_a_url_as_a_path(photos: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"^s3://bucket/x: a source is read"):
             convert_images(source, tmp_path / "out")
         with pytest.raises(UsageError, match=r"^s3://bucket/x: a source is read"):
-            convert_from("csv", source, tmp_path / "out")
+            convert_tokens(source, tmp_path / "out")
     assert convert_images(f"file://{photos}", tmp_path / "out").samples == 31
 
 

@@ -149,8 +149,10 @@ def test_a_node_that_is_put_right_is_let_in() -> None:
 
 
 @pytest.mark.parametrize("case", ["nothing", "no proof", "no hello", "wrong token", "text", "long", "other role"])
-def test_who_does_not_know_the_token_learns_nothing(stranger: Stranger, answerer: Node, case: str) -> None:
-    """Always the same text, whatever is missing, and the node's loop hears nothing."""
+def test_who_does_not_know_the_token_learns_nothing(
+    stranger: Stranger, answerer: Node, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Always the same text, whatever is missing, and the node's loop hears nothing. The log says what to do."""
     right = hello(stranger.nonce())
     wrong = hello(stranger.nonce(), token="known to nobody else")
     metadata: dict[str, list[tuple[str, str | bytes]]] = {
@@ -164,6 +166,7 @@ def test_who_does_not_know_the_token_learns_nothing(stranger: Stranger, answerer
     }
     assert stranger.refused(metadata[case]) == (grpc.StatusCode.UNAUTHENTICATED, STRANGER)
     assert answerer.take() == []
+    assert "start all nodes with one token" in caplog.text
 
 
 def test_a_recorded_greeting_opens_nothing(stranger: Stranger, answerer: Node) -> None:

@@ -11,11 +11,13 @@ import pytest
 from brand.doctor.system import (
     LEAST_BYTES,
     LEAST_FILES,
+    LEAST_SHARED,
     MOST_TEMPORARY,
     check_limits,
     judge_files,
     judge_memory,
     judge_processors,
+    judge_shared_files,
     judge_storage,
     judge_temporary,
 )
@@ -28,7 +30,19 @@ def test_this_machine_is_enough() -> None:
     found = {each.name: each for each in check_limits()}
     assert list(found) == ["memory", "/dev/shm", "processors", "open files", "storage", "cache", "TMPDIR"]
     assert [name for name, each in found.items() if each.state == "problem"] == []
-    assert "not used" in found["/dev/shm"].told
+    assert "Brand itself does not use it" in found["/dev/shm"].told
+
+
+def test_a_small_dev_shm_is_told() -> None:
+    """It does no harm, unless the user has a `collate_fn` for worker processes."""
+    for there in (0, 64 << 20, LEAST_SHARED - 1):
+        found = judge_shared_files(there)
+        assert found.state == "ok"
+        assert (
+            "with a collate_fn of your own they need more: use BrandLoader, or docker run --shm-size=8g" in found.told
+        )
+    assert judge_shared_files(64 << 20).told.startswith("67.1 MB, so workers of a DataLoader send batches")
+    assert "collate_fn" not in judge_shared_files(LEAST_SHARED).told
 
 
 def test_the_memory_of_a_control_group_is_told() -> None:

@@ -40,7 +40,7 @@ def run(**more: float) -> list[CheckResult]:
 @pytest.mark.slow
 def test_without_pytorch_it_packs_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows is missing, with the command that installs it."""
-    (tmp_path / "torch.py").write_text("raise ImportError('there is none')")
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('there is none')")
     monkeypatch.syspath_prepend(tmp_path)
     *before, last = run()
     assert [(each.name, each.state) for each in before] == [("pack", "ok"), ("random access", "ok")]

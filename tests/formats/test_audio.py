@@ -174,7 +174,8 @@ def test_ffmpeg_decodes_what_libsndfile_does_not_open(name: str) -> None:
 def test_without_ffmpeg_such_files_name_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     data = HEADS[name] + bytes(200)
-    assert missing_decoder(data).endswith("pip install 'brand-data[av]'")
+    for view in (data, memoryview(data), bytearray(data)):
+        assert missing_decoder(view).endswith("pip install 'brand-data[av]'")
     for read in (decode_audio, duration):
         with pytest.raises(MissingExtraError, match=r"pip install 'brand-data\[av\]'"):
             read(data)

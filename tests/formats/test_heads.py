@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from brand.formats import heads
-from brand.formats.heads import traits_of
+from brand.formats.heads import plain_kinds, traits_of
+from brand.formats.record import Records
 
 RGB = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 20, 3), dtype=np.uint8))
 DEEP = Image.fromarray(np.arange(800, dtype=np.uint16).reshape(40, 20) * 80)
@@ -34,7 +35,7 @@ def xmp(orientation: int) -> bytes:
     return b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>' % orientation
 
 
-FRAMES = {"save_all": True, "append_images": OTHERS}
+FRAMES: dict[str, Any] = {"save_all": True, "append_images": OTHERS}
 CASES = {
     "plain jpeg": (saved(RGB, "JPEG"), set()),
     "plain png": (saved(RGB, "PNG"), set()),
@@ -116,3 +117,42 @@ def test_damage_raises_nothing(name: str, data: st.DataObject) -> None:
     if file:
         file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
     assert set(traits_of(bytes(file[: data.draw(st.integers(0, len(file)))]))) <= set(heads.TRAITS)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(CASES)), st.integers(0, 4000), st.integers(0, 255)), max_size=20))
+def test_many_files_at_once_are_those_one_by_one(changes: list[tuple[str, int, int]]) -> None:
+    """All files with one number of `plain_kinds` have the same traits, also if a byte is another."""
+    files = [data for data, _ in CASES.values()]
+    for name, at, byte in changes:
+        changed = bytearray(CASES[name][0])
+        if at < len(changed):
+            changed[at] = byte
+        files.append(bytes(changed))
+    kinds = plain_kinds(Records.of(files))
+    found: dict[int, set[str]] = {}
+    for kind, data in zip(kinds.tolist(), files, strict=True):
+        if kind:
+            assert found.setdefault(kind, set(traits_of(data))) == set(traits_of(data))
+    assert np.count_nonzero(kinds) >= 5
+
+
+def test_chunks_of_a_png_before_its_pixels_are_passed_over() -> None:
+    """Texts, resolution, a transparent colour and many pieces of pixels; EXIF behind the pixels is seen."""
+    info = PngImagePlugin.PngInfo()
+    for number in range(5):
+        info.add_text(f"Comment {number}", "x" * number)
+    noise = Image.fromarray(np.random.default_rng(1).integers(0, 255, (300, 200, 3), dtype=np.uint8))
+    plain = saved(noise, "PNG", pnginfo=info, dpi=(72, 72))
+    clear = saved(noise.convert("P"), "PNG", pnginfo=info, transparency=7)
+    assert plain.count(b"IDAT") > 2
+    exif = saved(RGB, "PNG", 6)
+    start = exif.index(b"eXIf") - 4
+    chunk = exif[start : start + 12 + int.from_bytes(exif[start : start + 4])]
+    behind = plain[:-12] + chunk + plain[-12:]
+    kinds = plain_kinds(Records.of([plain, clear, behind] * 10))  # some together, the last few one by one
+    assert (kinds[:9] > 0).tolist() == [True, True, False] * 3
+    assert [set(traits_of(data)) for data in (plain, clear, behind)] == [
+        set(),
+        {heads.PALETTE, heads.ALPHA},
+        {heads.TURNED},
+    ]

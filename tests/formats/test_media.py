@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from brand.formats.audio import decode_audio
-from brand.formats.media import HEAD_BYTES, decode_image, kind_of
+from brand.formats.media import HEAD_BYTES, kind_of
+from brand.formats.pixels import decode_image
 from tests.golden.inputs import png, wav
 
 KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp",

@@ -30,7 +30,7 @@ def test_every_sentence_about_images_reads_well() -> None:
     """No bracket or brace is left, and both forms end without a blank."""
     for trait in heads.TRAITS:
         for count in (1, 2):
-            facts = facts_of({("image", trait): (count, 0, "a")}, 10, {})
+            facts = facts_of({("image", trait): (count, 0, "a"), ("image", "images"): (10, 0, "a")}, {})
             assert not set("[]{}|") & set(facts[0].text), facts[0].text
 
 
@@ -58,21 +58,26 @@ def test_look_counts_each_field() -> None:
         {"n": 3, "image": CASES["jpeg turned"][0], "text": "a", "mask": CASES["palette png"][0], "key": "c"},
     ]
     found = look(schema, encode_records(schema, samples, range(3)), np.array([9, 4, 2]))
-    assert found == {("image", heads.TURNED): (2, 2, "c"), ("mask", heads.PALETTE): (2, 2, "c")}
+    assert found == {
+        ("image", "images"): (3, 2, "c"),
+        ("image", heads.TURNED): (2, 2, "c"),
+        ("mask", "images"): (2, 2, "c"),
+        ("mask", heads.PALETTE): (2, 2, "c"),
+    }
 
 
 def test_samples_without_keys_are_named_by_index() -> None:
     """As `brand cat` names them."""
     schema = Schema.parse({"image": "image"})
     records = encode_records(schema, [{"image": CASES["jpeg turned"][0]}], range(1))
-    assert look(schema, records, np.array([7])) == {("image", heads.TURNED): (1, 7, "7")}
+    assert look(schema, records, np.array([7]))["image", heads.TURNED] == (1, 7, "7")
 
 
 def test_a_data_set_that_is_all_grey_has_no_fact() -> None:
     """A mixture has one."""
-    counts = {("image", heads.GREY): (3, 0, "a")}
-    assert facts_of(counts, 3, {}) == ()
-    assert facts_of(counts, 4, {})[0].count == 3
+    counts = {("image", heads.GREY): (3, 0, "a"), ("image", "images"): (3, 0, "a")}
+    assert facts_of(counts, {}) == ()
+    assert facts_of(counts | {("image", "images"): (4, 0, "a")}, {})[0].count == 3
 
 
 def test_facts_come_back_from_json() -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 from brand import DecodeAudio, DecodeImage
 from brand.errors import MissingExtraError, UsageError
 from brand.formats.audio import decode_audio
-from brand.formats.media import decode_image
+from brand.formats.pixels import decode_image
 from brand.formats.preparation import MOST_IN_ALL, from_json, to_json
 
 

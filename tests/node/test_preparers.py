@@ -445,14 +445,14 @@ def test_a_preparer_that_lies(packet: bytes) -> None:
 @pytest.mark.slow
 @given(
     shape=st.lists(st.integers(0, 20), min_size=1, max_size=4),
-    floats=st.booleans(),
+    dtype=st.sampled_from(["u1", "<f4", "<u2", "<i4", "<u4", "i1", "?"]),
     at=st.integers(0, 10_000),
     by=st.integers(1, 255),
 )
 @examples(200)
-def test_a_chain_that_was_changed_is_not_taken(shape: list[int], floats: bool, at: int, by: int) -> None:
+def test_a_chain_that_was_changed_is_not_taken(shape: list[int], dtype: str, at: int, by: int) -> None:
     """Any byte of header or values; what was not changed comes back as it was."""
-    values = np.arange(np.prod(shape), dtype="<f4" if floats else "u1").reshape(shape)
+    values = np.arange(np.prod(shape), dtype="i8").astype(dtype).reshape(shape)
     if values.nbytes > 100_000:
         return
     header, data = pack_values(3, 77, values)
@@ -488,14 +488,15 @@ def test_wants_travel_as_they_are() -> None:
     wants = (
         DecodeSpec("a", DecodeImage(size=(3, 4), mode="L", filter="box")),
         DecodeSpec("b", DecodeAudio(rate=5, mono=False)),
+        DecodeSpec("c", DecodeImage(mode="unchanged", upright=True, frame=3)),
     )
     body = pack_wants(5, wants, {"image": {"Pillow": "1"}})[HEAD.size :]
     found = unpack(ClientPrepares, body)
     assert (found.run, found.wants, found.decoders) == (5, wants, {"image": {"Pillow": "1"}})
-    numbers = Numbers(NO_CLIENT, (4, 5))
+    numbers = Numbers(NO_CLIENT, (4, 5, 6))
     assert unpack(Numbers, client_messages.pack(numbers)[HEAD.size :]) == numbers
     asking = DecodeSpecs({want.field: want.how for want in wants})
-    assert asking.numbers(RunNumber(1), lambda _: memoryview(client_messages.pack(numbers)[HEAD.size :])) == (4, 5)
+    assert asking.numbers(RunNumber(1), lambda _: memoryview(client_messages.pack(numbers)[HEAD.size :])) == (4, 5, 6)
     for wrong in ({"numbers": [1]}, {"numbers": "12"}, {"numbers": ["1", "2"]}, {}):
         answer = memoryview(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :])
         with pytest.raises(ProtocolError):

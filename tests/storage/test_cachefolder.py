@@ -526,7 +526,9 @@ def test_a_folder_that_others_may_write_is_refused(some_set: Path, tmp_path: Pat
         pass
     bad = folder / inner.replace("ID", data.id)
     bad.chmod(mode)
-    assert f"other users may write to {bad}" in refused(folder, data)
+    told = refused(folder, data)
+    assert ("other users" if mode & 0o002 else "the group ") in told
+    assert f"may write to {bad}, so its contents cannot be trusted" in told
 
 
 def test_a_data_set_is_no_folder_for_caches(some_set: Path) -> None:

@@ -77,7 +77,7 @@ def by_ffmpeg(wave: Samples, container: str, codec: str, rate: int = RATE, **opt
 
     file = io.BytesIO()
     with av.open(file, "w", format=container) as target:
-        stream = target.add_stream(codec, rate=rate, options=options)
+        stream: Any = target.add_stream(codec, rate=rate, options=options)
         stream.layout = "mono" if wave.shape[1] == 1 else "stereo"
         stream.codec_context.open(strict=False)
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(wave.T), format="fltp", layout=stream.layout.name)

@@ -273,7 +273,7 @@ def test_ranks_with_other_memory_draw_one_order(small: Path, order: str) -> None
 @pytest.mark.parametrize("place", ["epoch", "position"])
 def test_ranks_must_begin_at_the_same_place(small: Path, nodes: int, place: str) -> None:
     """A rank that has loaded no checkpoint would train its part of an epoch in which no other rank is."""
-    told = two_ranks(BEGINNING, small, place, nodes)
+    told = two_ranks(BEGINNING, small, place, str(nodes))
     refused = [errors for _, _, errors in told if "two ranks of one job disagree: " in errors]
     assert len(refused) == 1
     other = {"epoch": "epoch 1, position 0", "position": "epoch 0, position 10"}[place]

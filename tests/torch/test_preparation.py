@@ -100,7 +100,7 @@ def test_clips(clips: Path, tmp_path: Path) -> None:
         ({"label": SMALL}, {}, SchemaError, "'label', which is no field of kind 'image'"),
         ({"image": SMALL}, {"fields": ("label",)}, SchemaError, "'image', which is not among the fields label"),
         ("image", {}, UsageError, "decode=.image.: give True, False, or a dict such as"),
-        ({"image": np.asarray}, {}, UsageError, r"give DecodeImage\(...\) or DecodeAudio\(...\)"),
+        ({"image": np.asarray}, {}, UsageError, r"DecodeMask\(...\) or DecodeAudio\(...\)"),
     ],
 )
 def test_what_cannot_be_prepared_is_refused(

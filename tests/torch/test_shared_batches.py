@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from brand.errors import UsageError
 from brand.torch.data import shared_batches as module
@@ -148,3 +149,50 @@ def test_a_file_of_another_process_is_not_opened(tmp_path: Path) -> None:
             taken(handle, 8)
         empty_probe(handle)
     assert file.read_bytes() == b"precious" * 10
+
+
+CHILD = """
+import sys
+from torch.utils.data import DataLoader
+from brand import BrandDataset, BrandSampler, DecodeImage
+from brand.torch.data.shared_batches import shares_tensors
+
+if __name__ == "__main__":
+    size = (224, 224)
+    ds = BrandDataset(sys.argv[1], fields=("image", "label"), decode={"image": DecodeImage(size=size)}, memory=0.5)
+    loader = DataLoader(ds, batch_size=16, sampler=BrandSampler(ds), num_workers=2)
+    sums = sorted(int(image.sum()) for images, _ in loader for image in images)
+    print(shares_tensors(), len(sums), sum(sums))
+"""
+
+
+@pytest.mark.slow
+def test_batches_of_workers_need_no_large_dev_shm(photos_set: Path, tmp_path: Path) -> None:
+    """In a container with 1 MB there: a batch of tensors is larger. The values are the same."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    run = [sys.executable, str(script), str(photos_set)]
+    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    if subprocess.run(["unshare", "-Urm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    environment = os.environ | {"PYTHONPATH": str(Path(module.__file__).parents[3])}
+    found = [
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.split()
+        for command in (run, ["unshare", "-Urm", "sh", "-c", small, "sh", *run])
+    ]
+    assert found[1][0] == "False"
+    assert found[0][1:] == found[1][1:]
+    assert int(found[1][1]) > 16
+
+
+def test_large_tensors_travel_in_buffers_if_dev_shm_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any dtype and shape, bit for bit."""
+    monkeypatch.setattr(module, "shares_tensors", lambda: False)
+    tensors = [torch.arange(1 << 16).reshape(16, -1), torch.rand(3, 1 << 15), torch.zeros(1 << 17, dtype=torch.bool)]
+    for tensor in tensors:
+        (form, size, more), parts = module._packed(tensor)
+        assert form is not None
+        assert size == tensor.nbytes
+        assert torch.equal(form(b"".join(parts), 0, size, more), tensor)
+    monkeypatch.setattr(module, "shares_tensors", lambda: True)
+    assert module._packed(tensors[0])[0][0] is None

@@ -4,15 +4,23 @@ webdataset  tar files
 mds         the folders of mosaicml-streaming
 litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
-textfiles   JSON Lines, CSV and TSV
+csvfiles    CSV and TSV
+jsonfiles   JSON Lines, and JSON files of arrays
+jsonvalues  the values of a JSON file, one at a time
 tokens      token files of language models, read in any order
 tables      a table given to `pack`
 manifests   the rows of manifests of speech
 utterances  the utterances that a manifest lists
+huggingface the data sets of Hugging Face that `pack` is given
 arrow       the common part of Parquet, Hugging Face and tables in memory
+times       dates, times and durations as texts
 fields      from the columns of a source to fields
+natural     the codecs that the first values of a column give it
+hub         Parquet files of the Hugging Face Hub
 files       the files of a source, also compressed ones
 objects     the files of a source in a store, read as streams
+walk        the files below a folder, and which are data
+partitions  columns in the names of folders
 """
 
 from __future__ import annotations
@@ -23,6 +31,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.plan.report import OnProgress, silent
+from brand.stores.url import is_url
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -30,15 +40,19 @@ _HOMES: Final = {
     "hf": ("parquet", "open_hf"),
     "mds": ("mds", "Mds"),
     "litdata": ("litdata", "open_litdata"),
-    "jsonl": ("textfiles", "JsonLines"),
-    "csv": ("textfiles", "Csv"),
+    "jsonl": ("jsonfiles", "JsonLines"),
+    "csv": ("csvfiles", "Csv"),
 }
 FORMATS: Final = tuple(_HOMES)
 """The formats that `open_shards` reads."""
 
 
-def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping) -> Any:
+def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
+    if kind == "hf" and is_url(src):
+        from brand.chunker.importers.hub import open_hub
+
+        return open_hub(os.fspath(src), choice, on_progress)
     module, name = _HOMES[kind]
     opened: Callable[[Any, FieldMapping], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
     return opened(src, choice)

@@ -14,32 +14,33 @@ import lzma
 import os
 import re
 import struct
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 import zstandard
 
-from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects
-from brand.errors import SourceError, UsageError, counted
+from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
+from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects, is_pattern
+from brand.chunker.importers.walk import files_below, is_data, refuse_converted
+from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
+from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.media import HEAD_BYTES
-from brand.stores.url import is_url
+from brand.printable import printable
+from brand.stores.url import is_url, parse_url
 
 BUFFER_BYTES: Final = 1 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
+_UNPACKED: Final = (*COMPRESSED, ".tgz")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_OF_BRACES: Final = 1_000_000
 _PACKED_BYTES: Final = 1 << 14
 """Bytes of a zstd frame that are unpacked in one call."""
-_DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""The errors of the libraries, in addition to OSError, for compressed bytes that are damaged or truncated."""
 
 _U32: Final = struct.Struct("<I")
 _PIXELS: Final = struct.Struct("<III")
@@ -63,30 +64,95 @@ def with_compressed(*suffixes: str) -> list[str]:
     return [*suffixes, *(suffix + ending for suffix in suffixes for ending in COMPRESSED)]
 
 
-def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[ImportFile]:
+def find_files(
+    src: str | os.PathLike[str], suffixes: Iterable[str], what: str, split: str | None = None, *, tables: bool = False
+) -> list[ImportFile]:
     """Return the files of a folder, of a pattern (`part-*.tar`, `part-{000..146}.tar`), or the one file, by name.
 
-    In a folder, the files count whose names end with one of `suffixes`, also in subfolders, except hidden files. Raises
-    `SourceError` if there are none.
+    In a folder, the files count whose names end with one of `suffixes`, also in subfolders; `walk` says which do not.
+    `split` chooses among the splits and configurations that the names say. `tables` is whether the files are tables:
+    then folders `column=value` are columns of theirs, and names that begin with `_` are no data.
+
+    Raises:
+        SourceError: There are no such files, or one cannot be read.
+        UsageError: The folder holds several splits or configurations, or not the one that was asked for.
     """
     text, endings = os.fspath(src), tuple(suffixes)
     if is_url(text):
-        return [_file(path, path.name) for path in find_objects(text, endings, what, _expanded)]
+        return _objects(text, endings, what, split, tables=tables)
     root = Path(os.path.normpath(text))
     if root.is_dir():
-        found = [path for path in sorted(root.rglob("*")) if path.name.endswith(endings) and path.is_file()]
-        paths = [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
-        if not paths:
-            raise SourceError(
-                text, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}"
-            )
-        return [_file(path, path.relative_to(root).as_posix()) for path in paths]
+        names = files_below(root, endings, underscore=not tables)
+        if not names:
+            refuse_converted(root, what)
+            hint = f"Their names end with {', '.join(endings)}" + (", and begin with no _" if tables else "")
+            raise SourceError(text, f"there is no {what} in this folder", hint=hint)
+        names = of_split(text, names, endings, split)
+        if not tables:
+            _refuse_partitions(text, names)
+        return [_file(root / name, name) for name in names]
+    if split not in (None, ALL):
+        raise UsageError(f"--split chooses among the files of a folder, and {text} is not a folder: leave --split out")
     if root.is_file():
         return [_file(root, root.name)]
-    names = _matching(text)
-    if not names:
+    found = _matching(text)
+    if not found:
         raise SourceError(text, "there is no such file or folder, and no file that matches it")
-    return [_file(Path(name), Path(name).name) for name in names]
+    return [_file(Path(name), Path(name).name) for name in found]
+
+
+def _objects(src: str, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool) -> list[ImportFile]:
+    """Return the files of a source in a store, as `find_files` does."""
+    found = find_objects(src, endings, what, _expanded)
+    folder = None if is_pattern(src) else PurePosixPath(parse_url(src).path)
+    if folder is None or [path.path for path in found] == [folder]:
+        if split not in (None, ALL):
+            raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
+        return [_file(path, path.name) for path in found]
+    paths = {path.path.relative_to(folder).as_posix(): path for path in found}
+    names = [name for name in paths if all(is_data(part, underscore=not tables) for part in name.split("/"))]
+    if not names:
+        raise SourceError(src, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}")
+    names = of_split(src, names, endings, split)
+    if not tables:
+        _refuse_partitions(src, names)
+    return [_file(paths[name], name) for name in names]
+
+
+def of_split(source: str, names: Sequence[str], endings: Sequence[str], split: str | None) -> list[str]:
+    """Return the files of one split; `names` are paths below the source. Raises `UsageError` as `find_files` does."""
+    labels = labels_of(names, endings)
+    return [name for name, taken in zip(names, chosen(source, labels, split), strict=True) if taken]
+
+
+def indexed_folder(root: SourcePath, split: str | None) -> SourcePath:
+    """Return the folder whose `index.json` lists the shards: `root`, or the one of a split below it.
+
+    Raises `UsageError` if there are several splits, or not the one that was asked for.
+    """
+    if not isinstance(root, Path):
+        return root if split in (None, ALL) else root / str(split)
+    if (root / "index.json").exists() or not root.is_dir():
+        if split not in (None, ALL):
+            raise UsageError(f"{root} has an index.json, which lists all its shards: leave --split out")
+        return root
+    found = [name.rpartition("/")[0] for name in files_below(root, ("/index.json",))]
+    if not found:
+        return root
+    if split == ALL:
+        raise UsageError(f"{root} has no index.json that lists all shards: convert {', '.join(found)} one by one")
+    return root / choose(str(root), dict.fromkeys(found, 1), split, "folder")
+
+
+def _refuse_partitions(source: str, names: Iterable[str]) -> None:
+    for name in names:
+        column = next((part for part in name.split("/")[:-1] if is_partition(part)), None)
+        if column is not None:
+            raise UsageError(
+                f"{source} has the folder {printable(column)}: the column {printable(column.partition('=')[0])!r} would"
+                " be lost, which only Parquet files get from the names of folders. Name the files by a pattern to leave"
+                f" it out: '{printable(source.rstrip('/'))}/**/*{''.join(Path(name).suffixes[-1:])}'"
+            )
 
 
 def source_path(src: str | os.PathLike[str]) -> SourcePath:
@@ -119,13 +185,28 @@ def _file_at(path: SourcePath, name: str) -> ImportFile:
 def _matching(pattern: str) -> list[str]:
     """Return the files of a pattern. Every name to which the braces expand must exist."""
     if _BRACES.search(pattern) is None:
-        return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+        found = sorted(_whole(name) for name in glob.glob(pattern, recursive=True) if not Path(name).is_dir())
+        return _once(found) if "**" in pattern else found
     names = _expanded(pattern)
     missing = [name for name in names if not glob.glob(name)]
     if missing:
         more = f", and {counted(len(missing) - 1, 'other')} of {pattern}" if len(missing) > 1 else ""
         raise SourceError(missing[0], f"there is no such file{more}")
-    return [found for name in names for found in sorted(glob.glob(name))]
+    return [_whole(found) for name in names for found in sorted(glob.glob(name))]
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    """Return the names without further ones of a file that links to a folder above it give."""
+    paths = [Path(name) for name in names]
+    real = {folder: folder.resolve() for folder in {path.parent for path in paths}}
+    return list({(real[path.parent], path.name): str(path) for path in reversed(paths)}.values())[::-1]
+
+
+def _whole(name: str) -> str:
+    """Return the name of a file. Raises `SourceError` if it is a link to a file that does not exist."""
+    if not Path(name).exists():
+        raise SourceError(name, "it is a link to a file that does not exist")
+    return name
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -145,16 +226,17 @@ def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterat
 
     An error inside of the block becomes a `SourceError` that names the file.
     """
+    suffix = path.suffix if packed is None else packed
     try:
-        suffix = path.suffix if packed is None else packed
         with path.open("rb", buffering=BUFFER_BYTES) as file, _unpacked(suffix, file) as stream:
             yield stream
-    except SourceError:
+    except BrandError:
         raise
     except OSError as error:
-        raise SourceError(name, f"cannot be read: {error.strerror or error}") from error
-    except _DAMAGED as error:
-        raise SourceError(name, f"its compressed bytes are damaged or truncated: {error}") from error
+        raise SourceError(name, f"cannot be read: {error.strerror or cause_of(error)}") from error
+    except Exception as error:
+        what = "its compressed bytes are damaged or truncated" if suffix in _UNPACKED else "cannot be read"
+        raise SourceError(name, f"{what}: {cause_of(error)}") from error
 
 
 def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
@@ -270,7 +352,7 @@ def index_errors(path: SourcePath, what: str) -> Iterator[None]:
     """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
     try:
         yield
-    except UsageError:  # which is a ValueError
+    except BrandError:
         raise
     except FileNotFoundError as error:
         if not path.parent.exists():
@@ -278,5 +360,5 @@ def index_errors(path: SourcePath, what: str) -> Iterator[None]:
         raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
     except NotADirectoryError as error:
         raise SourceError(str(path.parent), f"it is a file, not a folder of {what}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise SourceError(str(path), f"it is not an index of {what}: {error}") from error
+    except Exception as error:  # the index may hold anything in place of what is read from it
+        raise SourceError(str(path), f"it is not an index of {what}: {cause_of(error)}") from error

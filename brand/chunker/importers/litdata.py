@@ -27,12 +27,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_file
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
+from brand.chunker.importers.arrow import (
+    ArrowFields,
+    ArrowShards,
+    arrow,
+    arrow_errors,
+    arrow_file,
+    first_arrays,
+    validated,
+)
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
     index_errors,
+    indexed_folder,
     listed_file,
     pixels,
     reading,
@@ -42,8 +51,8 @@ from brand.chunker.importers.files import (
 )
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES
-from brand.chunker.sources.shards import Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
 
 _TORCH: Final = "f4,f4,f8,f8,c8,c8,c16,c16,f2,f2,bf16,u1,i1,i2,i2,i4,i4,i8,i8,?,u2"
@@ -51,6 +60,7 @@ _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
 
 _FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
+_LOOKED_AT_CHUNKS: Final = 3
 _MAGIC: Final = b"LDARW01\0"
 _END: Final = struct.Struct("<I8s")
 _FILE: Final = b"ARROW1"
@@ -75,50 +85,56 @@ class LitData(Shards):
             self._offered = dict(zip(names, formats, strict=True))
         if not self._chunks:
             raise SourceError(str(index), "it lists no chunks")
-        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
+        taken = {name: kind for name, kind in self._offered.items() if is_read(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         codecs = {name: codec for name, (codec, _) in self._readers.items()}
-        self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
+        first = (row for row, _ in self._sized(0) if not isinstance(row, Bad))
+        self._fields = choose(settled(codecs, first), choice)
         shards = (shard for _, shard in self._chunks)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        rows: list[dict[str, Any]] = []
-        first = held = 0
-        for row, size in self._sized(number):
+        rows, places, held = list[dict[str, Any]](), list[int](), 0
+        for position, (row, size) in enumerate(self._sized(number)):
+            if isinstance(row, Bad):
+                yield row
+                continue
             rows.append(row)
+            places.append(position)
             held += size
             if held >= BLOCK_BYTES:
-                yield self._block(rows, first)
-                first, rows, held = first + len(rows), [], 0
+                yield self._fields.block_of_rows(rows, Numbered(places))
+                rows, places, held = [], [], 0
         if rows:
-            yield self._block(rows, first)
+            yield self._fields.block_of_rows(rows, Numbered(places))
 
-    def _block(self, rows: list[dict[str, Any]], first: int) -> Block:
-        return self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
-
-    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
+    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any] | Bad, int]]:
         """Yield the samples of a chunk, and their stored sizes. Raises `SourceError` if the chunk is damaged."""
         (path, shard), head = self._chunks[number], struct.Struct(f"<{len(self._offered)}I")
-        position = -1
         with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
             try:
                 for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
                     if not data and position == 0:
                         raise EOFError("its samples are empty, and those of other chunks are not")
-                    start, row = head.size, {}
-                    for name, size in zip(self._offered, head.unpack_from(data), strict=True):
-                        if name in self._readers:
-                            row[name] = self._readers[name][1](data[start : start + size])
-                        start += size
-                    if start != len(data):
-                        raise ValueError(f"its fields end at byte {start} of {len(data)}")
+                    try:
+                        row: dict[str, Any] | Bad = self._row(head, data)
+                    except Exception as error:  # noqa: BLE001 - readers of damaged values raise many kinds
+                        row = Bad(f"sample {position}", f"it cannot be read: {cause_of(error)}")
                     yield row, len(data)
             except EOFError as error:
                 raise SourceError(shard.name, str(error)) from error
-            except (ValueError, struct.error, IndexError) as error:
-                raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
+
+    def _row(self, head: struct.Struct, data: bytes) -> dict[str, Any]:
+        """Return a sample. Raises ValueError if the sizes of its fields do not fit, and what the readers raise."""
+        start, row = head.size, {}
+        for name, size in zip(self._offered, head.unpack_from(data), strict=True):
+            if name in self._readers:
+                row[name] = self._readers[name][1](data[start : start + size])
+            start += size
+        if start != len(data):
+            raise ValueError(f"its fields end at byte {start} of {len(data)}")
+        return row
 
 
 def _refuse(config: Mapping[str, Any]) -> None:
@@ -212,11 +228,10 @@ class LitDataRows(ArrowShards):
         first = next(self._batches(0), None)
         if first is None:
             raise SourceError(self._chunks[0][1].name, "it holds no rows")
-        rows = first.slice(0, LOOKED_AT)
-        columns = ArrowFields(first.schema, lambda names: [rows.select(names)], choice)
+        columns = ArrowFields(first.schema, lambda name: first_arrays(first.column(name)), choice)
         super().__init__((shard for _, shard in self._chunks), columns)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         yield from self._columns.blocks(self._checked(number))
 
@@ -228,35 +243,42 @@ class LitDataRows(ArrowShards):
     def _batches(self, number: int) -> Iterator[Any]:
         """Yield batches of some hundred rows. Raises `SourceError` if the chunk is damaged."""
         library, (path, shard) = arrow(), self._chunks[number]
-        try:
-            with arrow_file(path) as file:
-                whole = file.read_buffer()
-                size, magic = _END.unpack(whole.slice(whole.size - _END.size))
-                start = whole.size - _END.size - size
-                if magic != _MAGIC or start < 0:
-                    raise SourceError(shard.name, "it does not end with rows of Arrow, as the first chunk does")
-                rows = library.BufferReader(whole.slice(start, size))
-                if whole.slice(start, len(_FILE)).to_pybytes() != _FILE:
-                    yield from library.ipc.open_stream(rows)
-                    return
-                reader = library.ipc.open_file(rows)
-                yield from map(reader.get_batch, range(reader.num_record_batches))
-        except (library.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
-            raise SourceError(shard.name, f"it is damaged or truncated: {error}") from error
+        with arrow_errors(shard.name, "it is damaged or truncated"), arrow_file(path) as file:
+            whole = file.read_buffer()
+            size, magic = _END.unpack(whole.slice(whole.size - _END.size))
+            start = whole.size - _END.size - size
+            if magic != _MAGIC or start < 0:
+                raise SourceError(shard.name, "it does not end with rows of Arrow, as the first chunk does")
+            rows = library.BufferReader(whole.slice(start, size))
+            if whole.slice(start, len(_FILE)).to_pybytes() != _FILE:
+                yield from validated(library.ipc.open_stream(rows))
+                return
+            reader = library.ipc.open_file(rows)
+            yield from validated(map(reader.get_batch, range(reader.num_record_batches)))
 
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
     """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
-    root = source_path(src)
+    root = indexed_folder(source_path(src), choice.split)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
 
 
 def _has_rows(root: SourcePath) -> bool:
-    """Return whether the first chunk ends with rows of Arrow. If it cannot be read, `LitData` reports the error."""
+    """Return whether any of the first chunks ends with rows of Arrow: one may be damaged.
+
+    If none can be read, `LitData` reports the error.
+    """
     try:
-        told = json.loads((root / "index.json").read_bytes())
-        with below(root, str(told["chunks"][0]["filename"])).open("rb") as file:
+        names = [str(chunk["filename"]) for chunk in json.loads((root / "index.json").read_bytes())["chunks"]]
+    except Exception:  # noqa: BLE001 - the index may hold anything in place of what is read from it
+        return False
+    return any(_ends_with_rows(root, name) for name in names[:_LOOKED_AT_CHUNKS])
+
+
+def _ends_with_rows(root: SourcePath, name: str) -> bool:
+    try:
+        with below(root, name).open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
             return file.read() == _MAGIC
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (OSError, ValueError):
         return False

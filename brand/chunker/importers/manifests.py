@@ -24,6 +24,7 @@ from typing import Any, Final, TextIO
 from brand.chunker.importers.files import reading, with_compressed
 from brand.chunker.sources.listing import PATH_NAMES, TEXT_NAMES, TableRows
 from brand.chunker.sources.shards import Bad
+from brand.chunker.sources.texttable import Dialect
 from brand.errors import SourceError, UsageError, counted
 
 _JSON: Final = tuple(with_compressed(".json", ".jsonl", ".ndjson"))
@@ -59,8 +60,8 @@ Rows = Iterator[Utterance | Bad]
 class SpeechManifest:
     """A manifest; its rows can be read once."""
 
-    def __init__(self, kind: str, path: Path, columns: Sequence[str]) -> None:
-        self.path, self.columns = path, tuple(columns)
+    def __init__(self, kind: str, path: Path, columns: Sequence[str], dialect: Dialect | None = None) -> None:
+        self.path, self.columns, self.dialect = path, tuple(columns), dialect or Dialect()
         self.seen: dict[str, None] = {}
         """Names of columns that rows have and that are not read otherwise; known after the rows were read."""
         self._rows, self.folders = _KINDS[kind]
@@ -325,7 +326,7 @@ _SUFFIXES: Final = (".wav", ".flac", ".mp3", ".ogg", ".opus")
 
 
 def _of_common_voice(manifest: SpeechManifest) -> Rows:
-    rows = TableRows(manifest.path, manifest.columns)
+    rows = TableRows(manifest.path, manifest.columns, manifest.dialect)
     for line, path, text, *values in rows:
         yield Utterance(f"line {line}", "", path.strip(), text.strip(), values=tuple(value.strip() for value in values))
     manifest.seen.update(dict.fromkeys([*manifest.columns, *rows.left]))

@@ -25,11 +25,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FieldMapping, choose, is_taken
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
     index_errors,
+    indexed_folder,
     listed_file,
     pixels,
     reading,
@@ -39,8 +40,8 @@ from brand.chunker.importers.files import (
 )
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES
-from brand.chunker.sources.shards import Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
 
 _SCALARS: Final = [f"{kind}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)]
@@ -71,7 +72,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = source_path(src)
+        root = indexed_folder(source_path(src), choice.split)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]
@@ -83,50 +84,58 @@ class Mds(Shards):
                 raise SourceError(
                     shard.file.name, f"its columns are not those of {self._shards[0].file.name}: {shard.encodings}"
                 )
-        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
+        taken = {c: e for c, e in self._encodings.items() if is_read(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
-        self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
+        first = (row for row, _ in self._sized(0) if not isinstance(row, Bad))
+        self._fields = choose(settled(codecs, first), choice)
         files = ((shard.file, shard.samples) for shard in self._shards)
         shards = (Shard(file.name, file.bytes, file.mark, samples) for file, samples in files)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        rows: list[dict[str, Any]] = []
-        first = held = 0
-        for row, size in self._sized(number):
+        rows, places, held = list[dict[str, Any]](), list[int](), 0
+        for position, (row, size) in enumerate(self._sized(number)):
+            if isinstance(row, Bad):
+                yield row
+                continue
             rows.append(row)
+            places.append(position)
             held += size
             if held >= BLOCK_BYTES or len(rows) >= MOST_SAMPLES:
-                yield self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
-                first, rows, held = first + len(rows), [], 0
+                yield self._fields.block_of_rows(rows, Numbered(places))
+                rows, places, held = [], [], 0
         if rows:
-            yield self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
+            yield self._fields.block_of_rows(rows, Numbered(places))
 
-    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
+    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any] | Bad, int]]:
         """Yield the samples of a shard, and their stored sizes. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
         with reading(shard.file.path, shard.file.name, packed=shard.packed) as file:
-            position = -1
             try:
-                for data in at_offsets(file, shard.samples, shard.raw_bytes):
-                    position += 1
-                    variable, start = iter(head.unpack_from(data)), head.size
-                    row = {}
-                    for column, size in zip(self._encodings, shard.sizes, strict=True):
-                        end = start + (next(variable) if size is None else size)
-                        if column in self._readers:
-                            row[column] = self._readers[column][1](data[start:end])
-                        start = end
-                    if start != len(data):
-                        raise ValueError(f"its columns end at byte {start} of {len(data)}")
+                for position, data in enumerate(at_offsets(file, shard.samples, shard.raw_bytes)):
+                    try:
+                        row: dict[str, Any] | Bad = self._row(shard.sizes, head, data)
+                    except Exception as error:  # noqa: BLE001 - readers of damaged values raise many kinds
+                        row = Bad(f"sample {position}", f"it cannot be read: {cause_of(error)}")
                     yield row, len(data)
             except EOFError as error:
                 raise SourceError(shard.file.name, str(error)) from error
-            except (ValueError, struct.error, KeyError) as error:
-                raise SourceError(shard.file.name, f"sample {position} cannot be read: {error}") from error
+
+    def _row(self, sizes: Sequence[int | None], head: struct.Struct, data: bytes) -> dict[str, Any]:
+        """Return a sample. Raises ValueError if the sizes of its columns do not fit, and what the readers raise."""
+        variable, start = iter(head.unpack_from(data)), head.size
+        row = {}
+        for column, size in zip(self._encodings, sizes, strict=True):
+            end = start + (next(variable) if size is None else size)
+            if column in self._readers:
+                row[column] = self._readers[column][1](data[start:end])
+            start = end
+        if start != len(data):
+            raise ValueError(f"its columns end at byte {start} of {len(data)}")
+        return row
 
 
 class _ShardFacts:

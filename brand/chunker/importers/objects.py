@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, cast
 
+from brand.chunker.importers.walk import refuse_tables
 from brand.errors import SourceError, UsageError, counted
 from brand.stores.apart import StoreProcess
 from brand.stores.opening import open_store
@@ -215,6 +216,11 @@ class _ObjectFile(io.RawIOBase):
         super().close()
 
 
+def is_pattern(src: str) -> bool:
+    """Return whether a URL has the marks of a pattern."""
+    return _PATTERN.search(src) is not None
+
+
 def find_objects(src: str, endings: Sequence[str], what: str, expand: Callable[[str], list[str]]) -> list[ObjectPath]:
     """Return the objects of a folder, of a pattern, or the one object, by name, as `find_files` does for files.
 
@@ -233,7 +239,8 @@ def find_objects(src: str, endings: Sequence[str], what: str, expand: Callable[[
         found = sorted(_listed(folder), key=str)
     except OSError as error:
         raise SourceError(src, f"cannot be listed: {error.strerror}") from error
-    paths = [path for path in found if path.name.endswith(tuple(endings)) and not _hidden(path, folder)]
+    refuse_tables(src, {part for path in found for part in path.path.parts})
+    paths = [path for path in found if path.name.lower().endswith(tuple(endings)) and not _hidden(path, folder)]
     if not paths:
         raise SourceError(src, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}")
     return paths

@@ -10,28 +10,38 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
+from brand.chunker.importers.arrow import (
+    MOST_ROWS,
+    ArrowFields,
+    ArrowShards,
+    arrow,
+    arrow_errors,
+    arrow_file,
+    first_arrays,
+    intact,
+    validated,
+)
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.objects import ObjectPath
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.importers.objects import ObjectPath, is_pattern
+from brand.chunker.importers.partitions import partitions_of
+from brand.chunker.sources.shards import Bad, Block, Shard
+from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError
-from brand.stores.url import is_url, parse_url
+from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 _DAMAGED: Final = "it is damaged or truncated"
-_SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
+PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 class Parquet(ArrowShards):
@@ -39,35 +49,88 @@ class Parquet(ArrowShards):
 
     kind = "parquet"
 
-    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
+    def __init__(
+        self,
+        src: str | os.PathLike[str] | list[ImportFile],
+        choice: FieldMapping,
+        what: str = "Parquet file",
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Read the files of `src`; `what` names them in the message if there are none. `notes` join the report."""
         arrow()
-        files = find_files(src, [".parquet", ".pq"], "Parquet file")
+        files = src if isinstance(src, list) else find_files(src, PARQUET_SUFFIXES, what, choice.split, tables=True)
         self._stretches: list[tuple[ImportFile, list[int]]] = []
+        paths = [str(file.path) if _names_files(src) else file.name for file in files]
+        self._partitions = dict(zip(files, _partitions(paths), strict=True))
         shards, columns = [], None
         for file in files:
-            with _opened(file) as parquet:
-                schema = parquet.schema_arrow
+            with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
+                schema = _joined(parquet.schema_arrow, self._partitions[file])
+                if not schema.names:
+                    raise SourceError(file.name, "it has no columns")
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
+                more = [] if choice.columns else [name for name in schema.names if name not in columns.fields.columns]
+                if more:
+                    what_differs = f"it has a column {more[0]!r}, which {files[0].name} has not"
+                    raise SourceError(file.name, what_differs, hint="--columns takes only those that all files have")
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
+        self.notes = (*self.notes, *notes)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, groups = self._stretches[number]
-        with _opened(file) as parquet:
+        with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
             row = sum(group.num_rows for group in facts[: groups[0]])
             mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
             rows = max(1, min(MOST_ROWS, _BATCH_BYTES // max(1, mean)))
-            names = list(self._columns.fields.columns)
+            partition, taken = self._partitions[file], self._columns.fields.columns
+            names = [name for name in taken if name in parquet.schema_arrow.names]
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
-            yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
+            whole = (_with_columns(batch, partition, taken) for batch in intact(file.name, "it is damaged", batches))
+            yield from self._columns.blocks(whole, row)
+
+
+def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
+    """Return whether a source is a file or a pattern, and not a folder: then the folders in it count as partitions."""
+    if isinstance(src, list):
+        return False
+    text = os.fspath(src)
+    return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES) if is_url(src) else not Path(src).is_dir()
+
+
+def _partitions(paths: Sequence[str]) -> list[Any]:
+    """Return the columns that the folders in each path name, as a batch of one row."""
+    library, told = arrow(), partitions_of(paths)
+    kinds = {column: library.array([values[column] for values in told]).type for column in told[0]}
+    return [
+        library.record_batch([library.array([values[column]], kinds[column]) for column in kinds], list(kinds))
+        for values in told
+    ]
+
+
+def _joined(schema: Any, partition: Any) -> Any:
+    """Return a schema with the columns of a partition. A column that the files hold themselves is theirs."""
+    for column in partition.schema:
+        schema = schema if column.name in schema.names else schema.append(column)
+    return schema
+
+
+def _with_columns(batch: Any, partition: Any, taken: Sequence[str]) -> Any:
+    """Return a batch with those columns of its partition that are taken."""
+    library, schema, columns = arrow(), batch.schema, list(batch.columns)
+    for column in partition.schema:
+        if column.name in taken and column.name not in batch.schema.names:
+            schema = schema.append(column)
+            columns.append(library.repeat(partition.column(column.name)[0], batch.num_rows))
+    return library.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @contextmanager
@@ -86,8 +149,9 @@ def _opened(file: ImportFile) -> Iterator[Any]:
         arrow().default_memory_pool().release_unused()
 
 
-def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
-    return islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
+def _first(parquet: Any, name: str) -> Iterator[Any]:
+    for batch in parquet.iter_batches(1, columns=[name], use_threads=False):
+        yield batch.column(name)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -111,6 +175,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
+        arrow()
         state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
@@ -119,63 +184,45 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with arrow_file(self._files[0].path) as file:
+        with arrow_errors(self._files[0].name, _DAMAGED), arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        batches = [] if first is None else [first.slice(0, LOOKED_AT)]
+            first = next(intact(self._files[0].name, _DAMAGED, validated(reader)), None) or schema.empty_table()
+        if not schema.names:
+            raise SourceError(self._files[0].name, "it has no columns")
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, lambda names: (batch.select(names) for batch in batches), choice))
+        super().__init__(shards, ArrowFields(schema, lambda name: first_arrays(first.column(name)), choice))
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
+        # A batch, which may be large, is read as its rows are.
+        with arrow_errors(file.name, _DAMAGED), arrow_file(file.path) as stream:
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
-            for batch in intact(file.name, _DAMAGED, reader):
+            for batch in intact(file.name, _DAMAGED, validated(reader)):
                 yield from self._columns.blocks([batch], row)
                 row += batch.num_rows
 
 
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
-    """Return the source in a folder, in files, or at `hf://datasets/OWNER/NAME`. Raises `SourceError`, `UsageError`."""
+    """Return the source in a folder of `save_to_disk`, or in Parquet files. Raises `SourceError`, `UsageError`."""
     arrow()
     root = Path(src)
-    if is_url(src):
-        from brand.stores.hub import download
-
-        root = download(parse_url(str(src)), "*.parquet")
-    if (root / "dataset_dict.json").exists():
-        splits = sorted(path.parent.name for path in root.glob("*/state.json"))
-        raise UsageError(
-            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as '{root / splits[0]}'"
-            if splits
-            else f"{os.fspath(src)} has no splits"
-        )
     if (root / "state.json").exists():
         return Saved(root, choice)
-    _refuse_splits(os.fspath(src), root)
-    return Parquet(root, choice)
-
-
-def _refuse_splits(src: str, root: Path) -> None:
-    """Raise `UsageError` if a folder holds the files of several splits."""
-    if not root.is_dir():
-        return
-    found: dict[str, str] = {}
-    for file in find_files(
-        root, [".parquet", ".pq"], "Parquet file, and no state.json, so `save_to_disk` did not write it"
-    ):
-        split = _SPLIT.search(file.name.lower())
-        if split is not None:
-            found.setdefault(split[1], file.name)
-    if len(found) > 1:
-        first = next(iter(found.values()))
-        pattern = re.sub(r"-\d{5}-of-\d{5}", "-*", first)
+    saved = sorted(path.parent.relative_to(root).as_posix() for path in root.glob("**/state.json"))
+    if not saved:
+        if (root / "dataset_dict.json").exists():
+            raise SourceError(os.fspath(src), "it has no splits")
+        return Parquet(src, choice, "Parquet file, and no state.json, so `save_to_disk` did not write it")
+    if choice.split == ALL:
         raise UsageError(
-            f"{src} has the splits {', '.join(sorted(found))}: convert each of them, as '{src.rstrip('/')}/{pattern}'"
+            f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"
+            f" with --split {saved[0]}"
         )
+    split = choose(os.fspath(src), dict.fromkeys(saved, 1), choice.split, "folder")
+    return Saved(root / split, choice)
 
 
 def _stream(file: ImportFile, stream: Any) -> Any:

@@ -10,29 +10,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow, value_bytes
-from brand.chunker.importers.fields import (
-    LOOKED_AT,
-    ROWS_LOOKED_AT,
-    FieldMapping,
-    Fields,
-    choose,
-    codec_of_bytes,
-    codec_of_value,
-    common_codec,
-)
+from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, intact, value_bytes
+from brand.chunker.importers.fields import FieldMapping, Fields, choose
+from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream, with_files
+from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
 from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
-from brand.chunker.sources.shards import Block
+from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
-from brand.formats.header import Schema
+from brand.formats.header import DecodeDefault, Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
+_MOST_INT: Final = (1 << 63) - 1
 _ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
@@ -42,11 +37,14 @@ class Table:
     """A table as fields."""
 
     fields: Fields
-    rows: int
+    rows: int | None
+    """None if that is not known before all are read."""
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
     field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
+    """Field -> how its images are decoded by default."""
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -60,25 +58,11 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(
-            table.schema,
-            lambda names: table.select(names).slice(0, LOOKED_AT).to_batches(),
-            len(table),
-            batches,
-            schema,
-        )
+        return _arrow(table.schema, lambda name: first_arrays(table.column(name)), len(table), batches, schema)
     if ("datasets", "Dataset") in kinds:
-        stored = samples.with_format("arrow")  # the stored values, without decoding
-        mean = samples.data.nbytes // max(1, len(samples.data))
-        rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
-        batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
-        arrow_schema = samples.features.arrow_schema
-
-        def first(names: list[str]) -> Iterator[Any]:
-            for row in range(min(LOOKED_AT, len(samples))):
-                yield from stored[row].select(names).to_batches()
-
-        return _arrow(arrow_schema, first, len(samples), batches, schema)
+        return _hugging_face(samples, schema)
+    if ("datasets", "IterableDataset") in kinds:
+        return _hugging_face_stream(samples, schema)
     _refuse(samples, kinds)
     return None
 
@@ -95,14 +79,15 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
 
 def _arrow(
     arrow_schema: Any,
-    first_rows: Callable[[list[str]], Iterable[Any]],
-    rows: int,
+    first_values: Callable[[str], Iterable[Any]],
+    rows: int | None,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
-    columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes, columns.field_classes)
+    columns = ArrowFields(arrow_schema, first_values, choice, order=order)
+    found = columns.blocks(intact("the table", "its rows cannot be read", batches))
+    return Table(columns.fields, rows, _without_bad(found), columns.classes, columns.field_classes, columns.decode)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
@@ -110,17 +95,27 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
     if len(set(names)) < len(names) or any(not isinstance(name, str) for name in frame.columns):
         raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
     choice = _choice(names, schema)
-    natural = {name: _codec(frame[name]) for name in names}
-    fields = choose(((name, natural[name]) for name in schema or names), choice)
+    kinds = {name: _kinds(frame[name]) for name in names}
+    natural = {name: _codec(frame[name], kinds[name], choice) for name in names}
+    fields = choose(((name, natural[name]) for name in schema or names), choice, fits_of_values(kinds))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[Block | Bad]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
             rows = frame.iloc[start : start + _ROWS_AT_ONCE][list(fields.columns)]
             for low, high in cut(_row_bytes(rows)):
                 some, called = rows.iloc[low:high], Numbered(range(start + low, start + high), "row")
-                yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+                yield from fields.checked({column: _values(some[column]) for column in fields.columns}, called)
 
-    return Table(fields, len(frame), blocks())
+    return Table(fields, len(frame), _without_bad(blocks()))
+
+
+def _without_bad(blocks: Iterable[Block | Bad]) -> Iterator[Block]:
+    """Yield the blocks. Raises `SchemaError` for a sample that cannot be used."""
+    for block in blocks:
+        if isinstance(block, Bad):
+            cure = "; name the field's codec in a schema" if block.reason.startswith("field ") else ""
+            raise SchemaError(f"{block.called}, {block.reason}{cure}")
+        yield block
 
 
 def _row_bytes(frame: Any) -> NDArray[np.int64]:
@@ -135,19 +130,62 @@ def _row_bytes(frame: Any) -> NDArray[np.int64]:
     return sizes
 
 
-def _codec(series: Any) -> str:
-    if series.dtype.kind in "iub":
-        return "int"
+def _kinds(series: Any) -> list[str]:
+    """Return the kinds of the first values of a column; of one of numbers those that its dtype tells."""
+    if series.dtype.kind == "u":
+        return ["huge" if len(series) and (series.max() > _MOST_INT) else "int"]
+    if series.dtype.kind in "ib":
+        return ["int"]
     if series.dtype.kind == "f":
-        return "float"
+        return ["float"]
+    kinds = [kind_of_value(value) for value in _values(series.iloc[:ROWS_LOOKED_AT])]
+    found = [kind for kind in kinds if kind != "null"]
+    return found[:LOOKED_AT] if {"image", "audio", "bytes"} & set(found) and common_codec(found) else kinds
+
+
+def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
+    common = common_codec(kinds)
+    if common is not None:
+        return common
+    if series.name in choice.codecs:
+        return choice.codecs[series.name]
     values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
-    if values and all(isinstance(value, bytes) for value in values):
-        return codec_of_bytes(values[:LOOKED_AT])
-    common = common_codec(map(codec_of_value, values))
-    if common is None:
-        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise SchemaError(f"column {series.name!r} holds values of several kinds ({kinds}): name its codec in a schema")
-    return common
+    names = ", ".join(sorted({type(value).__name__ for value in values}))
+    if len({type(value) for value in values}) == 1:
+        raise SchemaError(f"column {series.name!r} holds values of the class {names}, which no codec stores")
+    raise SchemaError(f"column {series.name!r} holds values of several kinds ({names}): name its codec in a schema")
+
+
+def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    stored = stored_rows(samples, has_schema=schema is not None)
+    if stored is None:
+        return None
+    mean = stored.data.nbytes // max(1, len(stored.data))
+    rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
+    batches = (batch for some in stored.iter(rows) for batch in with_files(some))
+    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema)
+
+
+def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    stored = stored_stream(samples, has_schema=schema is not None)
+    if stored is None:
+        return None
+    arrow_schema, first = samples.features.arrow_schema, partial(first_of_stream, stored)
+    return _arrow(arrow_schema, first, None, _stream_batches(stored), schema)
+
+
+def _stream_batches(stored: Any) -> Iterator[Any]:
+    """Yield the rows of a stream in batches that are bounded by bytes, however large a row is."""
+    held: list[Any] = []
+    size = 0
+    for row in stored.iter(1):
+        held.append(row)
+        size += row.nbytes
+        if size >= BLOCK_BYTES or len(held) >= _ROWS_AT_ONCE:
+            yield from with_files(arrow().concat_tables(held).combine_chunks())
+            held, size = [], 0
+    if held:
+        yield from with_files(arrow().concat_tables(held).combine_chunks())
 
 
 def _values(series: Any) -> Any:
@@ -164,6 +202,12 @@ def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
     """Raise `UsageError` for other tables, columns and paths. The first sample reveals any other mistake."""
     for library, name in sorted(kinds & _ROWS.keys()):
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
+    if isinstance(samples, Mapping) and {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")} & kinds:
+        splits = list(samples)
+        raise UsageError(
+            f"samples is a {type(samples).__name__} with the splits {', '.join(map(str, splits))}: pack each into a"
+            f" data set of its own, as brand.pack(samples[{(splits or ['train'])[0]!r}], ...)"
+        )
     if isinstance(samples, Mapping):
         raise UsageError(
             "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"

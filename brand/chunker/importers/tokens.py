@@ -10,6 +10,7 @@ A sample is a document, or a block of a fixed number of tokens. `TokenFile.spans
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import zipfile
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 
 from brand.chunker.importers.files import find_files
 from brand.chunker.sources.source import Indices, Source
-from brand.errors import SourceError, UsageError, counted
+from brand.chunker.sources.splits import ALL
+from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.header import Schema
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_columns, head_struct
@@ -191,12 +193,12 @@ def open_tokens(src: str | os.PathLike[str], options: TokenOptions, scratch: Pat
     Raises `UsageError`, and `SourceError` for a file that cannot be read or says nothing of its documents.
     """
     if Path(src).is_dir():
-        there = ", ".join(file.name for file in find_files(src, _SUFFIXES, "token file")[:8])
+        there = ", ".join(file.name for file in find_files(src, _SUFFIXES, "token file", ALL)[:8])
         raise UsageError(
             f"{printable(os.fspath(src))} is a folder, which may hold training and validation data: name a file, or a "
             f"pattern in quotes. It holds {printable(there)}"
         )
-    found = find_files(src, _SUFFIXES, "token file")
+    found = find_files(src, _SUFFIXES, "token file", ALL)
     noticed: list[Noticed] = []
     files: list[TokenFile] = []
     for entry in found:
@@ -223,7 +225,7 @@ def _opened(path: Path, name: str, mark: str, options: TokenOptions) -> Iterator
             return
         if path.suffix == ".npy":
             with path.open("rb") as file:
-                yield _of_numpy(file, 0, path, name, mark, options)
+                yield _of_numpy(file, 0, path.stat().st_size, path, name, mark, options)
             return
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             for member in archive.infolist():
@@ -234,16 +236,18 @@ def _opened(path: Path, name: str, mark: str, options: TokenOptions) -> Iterator
                     )
                 file.seek(member.header_offset + 26)
                 lengths = struct.unpack("<HH", file.read(4))
-                yield _of_numpy(file, member.header_offset + 30 + sum(lengths), path, inside, mark, options)
-    except UsageError:  # which is a ValueError
+                start = member.header_offset + 30 + sum(lengths)
+                yield _of_numpy(file, start, member.file_size, path, inside, mark, options)
+    except BrandError:
         raise
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror}") from error
-    except (ValueError, struct.error, zipfile.BadZipFile, EOFError) as error:
-        raise SourceError(name, f"it is no file of tokens: {error}") from error
+    except Exception as error:  # the head of a .npy file is Python, and NumPy raises SyntaxError and others for it
+        raise SourceError(name, f"it is no file of tokens: {cause_of(error)}") from error
 
 
-def _of_numpy(file: Any, offset: int, path: Path, name: str, mark: str, options: TokenOptions) -> TokenFile:
+def _of_numpy(file: Any, offset: int, size: int, path: Path, name: str, mark: str, options: TokenOptions) -> TokenFile:
+    """Return the array that begins at `offset` and, with its head, has `size` bytes."""
     file.seek(offset)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -254,7 +258,11 @@ def _of_numpy(file: Any, offset: int, path: Path, name: str, mark: str, options:
         raise SourceError(name, f"an array of shape {shape}: give one row of tokens, or a matrix in C order")
     if options.dtype is not None and np.dtype(options.dtype) != dtype:
         raise UsageError(f"{name} holds {dtype}, and --dtype says {options.dtype}: leave --dtype out")
-    made = TokenFile(path, name, file.tell(), dtype, int(np.prod(shape)), mark)
+    stated, found = math.prod(shape) * dtype.itemsize, offset + size - file.tell()
+    if stated != found:
+        what = f"its head states {stated:,} bytes of tokens, and {found:,} follow it"
+        raise SourceError(name, f"{what}: it is damaged, truncated, or holds several arrays")
+    made = TokenFile(path, name, file.tell(), dtype, math.prod(shape), mark)
     if len(shape) == 2 and options.block is None:
         return replace(made, samples=shape[0], spans=_EqualSpans(shape[1], shape[1]))
     return made

@@ -75,6 +75,8 @@ class Utterances(Shards):
             self._rows.append(row)
             if isinstance(row, Utterance) and row.path not in self._files:
                 self._files[row.path] = _found(row.path, [*bases, Path()])
+        if not self._rows:
+            raise SourceError(str(manifest.path), "there are no rows in it")
         for name in manifest.columns:
             if name in RESERVED:
                 raise UsageError(f"--columns {name}: every sample has a field of this name; rename the column")

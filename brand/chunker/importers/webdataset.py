@@ -15,10 +15,12 @@ Folders, hidden files and files without an ending are not samples. Nothing is un
 
 A tar archive is a row of blocks of 512 bytes. Each file has a header (ustar, GNU or the older v7), then its contents in
 whole blocks. A header before it may hold a long name (GNU) or records such as `path` and `size` (pax). Blocks of zeros
-end an archive; another one may follow. Python's library spends most of its time on headers, takes a missing end for an
+end an archive; another one may follow. Links and special files have no contents, so a sample that needs one cannot be
+used. Python's library spends most of its time on headers, takes a missing end for an
 end, and skips a header that it cannot read. Here `_Walk` steps from header to header through a stretch that was read at
 once, and compares all their checksums together before any file is returned. Any deviation from the format is an error,
-and so are sparse files.
+and so are sparse files. Names are cut at their first dot, as webdataset does, also if that joins files that were meant
+as samples of their own; a note in the report says how many.
 """
 
 from __future__ import annotations
@@ -27,19 +29,21 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
+from brand.chunker.importers.fields import FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.natural import FILES_LOOKED_AT, codec_of_bytes, common_codec
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import SourceError
+from brand.errors import SourceError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import windows
+from brand.printable import printable
 from brand.reprs import Reprs
 
 _BLOCK: Final = 512
@@ -50,6 +54,8 @@ _MOST_TOLD: Final = 1 << 20
 """The most bytes of a header before a header."""
 _CHECKSUM: Final = slice(148, 156)
 _FILES, _FOLDER = (b"0", b"\0", b"7"), b"5"
+_SPECIAL: Final = (b"1", b"2", b"3", b"4", b"6")
+"""Types of links, devices and pipes: no contents follow their header."""
 _LONG_NAME, _LONG_LINK, _FOR_ALL = b"L", b"K", b"g"
 _BEFORE: Final = (_LONG_NAME, _LONG_LINK, _FOR_ALL, b"x", b"X")
 """Types of headers that describe the next header."""
@@ -69,11 +75,15 @@ _CODECS: Final = {
 _KEY: Final = "__key__"
 _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SAMPLES: Final = 1024
-Sample = tuple[str, dict[str, bytes]]
+_WITHOUT_LINKS: Final = "tar --dereference --hard-dereference makes an archive without links"
+_NO_CONTENTS: Final = "a link or a special file, which has no contents in the archive"
+Contents = bytes | None
+"""Contents of a file; None for a link or a special file."""
+Sample = tuple[str, dict[str, Contents]]
 """Key, and contents by ending."""
 
 
-def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, Contents]]:
     """Yield names and contents of the files, in order; also of archives that follow one another.
 
     Raises `SourceError` if the archive is damaged.
@@ -84,11 +94,11 @@ def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
         raise SourceError(name, str(error)) from None
 
 
-def _files(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _files(stream: BinaryIO) -> Iterator[tuple[str, Contents]]:
     walk, data = _Walk(), b""
     while True:
         for name, begin, end in walk.over(data):
-            yield name, data[begin:end]
+            yield name, data[begin:end] if begin else None
         if not (more := _read(stream, max(_STRETCH, walk.missing))):
             walk.end(data)
             return
@@ -119,7 +129,10 @@ class _Walk(Reprs, shows="at missing _told"):
         """Facts from headers before the next one: `path`, `size`. None if there are none."""
 
     def over(self, data: bytes) -> list[tuple[str, int, int]]:
-        """Return the files that are wholly in a stretch: names, begins and ends of the contents. Raises ValueError."""
+        """Return the files that are wholly in a stretch: names, begins and ends of the contents. Raises ValueError.
+
+        A link or a special file begins and ends at 0.
+        """
         spans, heads = list[tuple[str, int, int]](), list[int]()
         self.at = self.missing = 0
         while self.at + _BLOCK <= len(data):
@@ -144,9 +157,12 @@ class _Walk(Reprs, shows="at missing _told"):
             self._told = None
             if kind in _FILES and not (kind == b"\0" and name.endswith("/")):  # v7 has no type for folders
                 spans.append((name, begin, end))
+            elif kind in _SPECIAL:
+                spans.append((name, 0, 0))
             elif kind not in (*_FILES, _FOLDER):
                 _check(data, heads)
-                raise ValueError(f"{name!r} is a link, a sparse or a special file, and only files can be samples")
+                what = "a sparse file" if kind == b"S" else f"of the unknown type {kind!r}"
+                raise ValueError(f"{name!r} is {what}, and only whole files can be samples")
         _check(data, heads)
         return spans
 
@@ -239,11 +255,11 @@ class WebDataset(Shards):
     kind = "webdataset"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file")
+        self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file", choice.split)
         seen: list[Sample] = []
         for file in self._files:
             for key, files in islice(_samples(file), FILES_LOOKED_AT):
-                seen.append((key, {ending: data[:HEAD_BYTES] for ending, data in files.items()}))
+                seen.append((key, {ending: data and data[:HEAD_BYTES] for ending, data in files.items()}))
             if seen:
                 break
         if not seen:
@@ -252,13 +268,14 @@ class WebDataset(Shards):
         columns: dict[str, list[str]] = {}
         for _, files in seen:
             for ending, data in files.items():
-                columns.setdefault(self._column(ending), []).append(_codec(ending, data))
+                columns.setdefault(self._column(ending), []).append(_codec(ending, data or b""))
         natural = [(name, common_codec(codecs) or "bytes") for name, codecs in columns.items()]
         self._all = {name for name, _ in natural}
         self._some = bool(choice.columns)
         self._fields = choose([*natural, ("key", "str")], choice)
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
+        notes = [*self._fields.renamed, *_about_dots(seen)]
+        super().__init__(shards, self._fields.schema, self._fields.choice, notes)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
@@ -270,7 +287,7 @@ class WebDataset(Shards):
                 yield row
                 continue
             rows.append(row)
-            held += sum(map(len, files.values()))
+            held += sum(map(len, filter(None, files.values())))
             if held >= _BLOCK_BYTES or len(rows) >= _BLOCK_SAMPLES:
                 yield self._block(rows)
                 rows, held = [], 0
@@ -283,7 +300,7 @@ class WebDataset(Shards):
     def _column(self, ending: str) -> str:
         return ending if _usual(ending) in self._clashing else _usual(ending)
 
-    def _row(self, key: str, files: Mapping[str, bytes]) -> dict[str, Any] | Bad:
+    def _row(self, key: str, files: Mapping[str, Contents]) -> dict[str, Any] | Bad:
         called = f"sample {key!r}"
         row: dict[str, Any] = {_KEY: key, "key": key}
         for ending, data in files.items():
@@ -291,21 +308,39 @@ class WebDataset(Shards):
             if column in row and column != "key":
                 return Bad(called, f"it has two files for the field {column!r}")
             if column in self._all:
+                if data is None and (not self._some or column in self._fields.columns):
+                    return Bad(called, f"its file .{ending} is {_NO_CONTENTS}", _WITHOUT_LINKS)
                 row[column] = data
             elif not self._some:
                 hint = f"--columns {','.join(self._fields.columns)} reads no others"
-                return Bad(called, f"it has a file .{ending}, and the first samples have none", hint)
-        for column, (name, codec) in zip(self._fields.columns, self.schema.fields, strict=True):
+                dots = f" (its name is cut at the first dot of {key}.{ending})" if "." in ending else ""
+                return Bad(called, f"it has a file .{ending}, and the first samples have none{dots}", hint)
+        for column, name, codec in self._fields.pairs:
             if column in row and column != "key":
                 try:
                     row[column] = _value(codec, row[column])
-                except ValueError as error:
+                except Exception as error:  # noqa: BLE001 - damaged .npy files raise many kinds, also SyntaxError
                     hint = f"--field {name}=bytes stores what is there"
-                    return Bad(called, f"field {name!r} ({codec}): {error}", hint)
+                    return Bad(called, f"field {name!r} ({codec}): {cause_of(error)}", hint)
             elif column not in row and name not in self._fields.nulls:
                 hint = f"--null {name}=VALUE replaces each missing value"
                 return Bad(called, f"it has no file for the field {name!r}, which other samples have", hint)
         return row
+
+
+def _about_dots(seen: Sequence[Sample]) -> list[str]:
+    """Return a note on samples with several files of one ending, whose names have dots before it; empty if none has."""
+    for key, files in seen:
+        alike = Counter(ending.rpartition(".")[2] for ending in files if "." in ending)
+        last = next((last for last, count in alike.items() if count > 1), None)
+        if last is not None:
+            names = [f"{key}.{ending}" for ending in files if "." in ending and ending.endswith(f".{last}")]
+            return [
+                f"names are cut at their first dot, as webdataset does: {counted(len(names), 'file')} such as"
+                f" {printable(names[0])} and {printable(names[1])} are one sample {printable(repr(key))}. If each is a"
+                " sample of its own, write the tar files with names that have no dot before the ending"
+            ]
+    return []
 
 
 def _usual(ending: str) -> str:
@@ -329,7 +364,7 @@ def _value(codec: str, data: bytes) -> Any:
 
 def _samples(file: ImportFile) -> Iterator[Sample]:
     """Yield the samples of one tar file. Raises `SourceError` if the archive is damaged."""
-    key, files = None, dict[str, bytes]()
+    key, files = None, dict[str, Contents]()
     with reading(file.path, file.name) as stream:
         for name, data in members(stream, file.name):
             base = name.rpartition("/")[2]

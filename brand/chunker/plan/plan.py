@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -16,13 +17,14 @@ import xxhash
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.header import Header, Schema, canonical_json, pack_header
+from brand.formats.header import DecodeDefault, Header, Schema, canonical_json, pack_header
 from brand.printable import printable
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
+NO_DEFAULTS: Final[Mapping[str, DecodeDefault]] = MappingProxyType({})
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
 _SAMPLES_BYTES: Final = 1 << 30
@@ -65,7 +67,7 @@ class ChunkPlan:
         return round(self.raw_bytes * self.compression.expected_ratio)
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - a keyword each
     *,
     samples: int,
     raw_bytes: int | None,
@@ -77,6 +79,7 @@ def make_plan(
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> ChunkPlan:
     """Decide everything.
 
@@ -91,7 +94,9 @@ def make_plan(
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
     others = {name: classes for name, classes in names.items() if name != "label"}
-    header = Header(samples, size, schema, names.get("label"), compression.codec, seed, dict(source), others)
+    header = Header(
+        samples, size, schema, names.get("label"), compression.codec, seed, dict(source), dict(decode), others
+    )
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)
@@ -132,6 +137,8 @@ class Like:
     compression: Compression
     field_classes: Mapping[str, tuple[str, ...]]
     """Names of the values of other fields than `label`."""
+    decode: Mapping[str, DecodeDefault]
+    """How images of the collection are decoded, whatever the source of new ones says."""
 
     def check(
         self, schema: Schema, classes: tuple[str, ...] | None, field_classes: Mapping[str, tuple[str, ...]]
@@ -216,6 +223,8 @@ class Options:
     """Sort the folders' names as people do: `c2` before `c10`."""
     leaf_classes: bool = False
     """The folder that holds a file is its class, not the top-level folder."""
+    split: str | None = None
+    """The split or configuration to convert, of a source that has several; `all` takes all files together."""
     like: Like | None = None
     """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 

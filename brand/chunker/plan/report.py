@@ -15,7 +15,7 @@ class StageProgress:
     """The progress of one stage of a conversion."""
 
     stage: str
-    """`scan`, `check`, `spool`, `pack` or `seal`; `wait` while another machine makes the plan."""
+    """`download`, `scan`, `check`, `spool`, `pack` or `seal`; `wait` while another machine makes the plan."""
     samples: int
     """Samples done; with `wait`, seconds."""
     total: int | None

@@ -3,7 +3,11 @@
 request     from the folder that a user names to a source, with skipped.tsv and extras.zip
 folders     the files of an image or audio folder, in ImageFolder's order
 labels      new numbers for the classes of a source
+splits      splits and configurations in the names of files
 listing     the found files, and the texts of audio files, as arrays on disk
+texttable   the rows of CSV and TSV files
+encoding    text files that are not in UTF-8
+pictures    Pillow images that are stored as PNG
 blocks      samples from Python -> records, in blocks that are bounded by bytes
 source      the sources that are read in any order
 shards      a source that is read from its front -> sorted parts

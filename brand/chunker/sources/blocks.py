@@ -10,7 +10,8 @@ the next block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
@@ -32,7 +33,6 @@ _GROWTH: Final = 8
 _LOOKED_AT: Final = 8
 _NUMBER_BYTES: Final = 32
 """Bytes of a Python number and its place in a list."""
-_UNKNOWN: Final = (TypeError, KeyError, IndexError, AttributeError, ValueError)
 
 
 def encoded(
@@ -44,7 +44,7 @@ def encoded(
     """
     iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
-    while block := pull.next(iterator, most):
+    while block := pull.next(iterator, most, partial(_called, numbers, done)):
         records = encode_records(schema, block, _called(numbers, done, len(block)))
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
@@ -62,23 +62,32 @@ class _Pull:
             [name for name, codec in schema.variable if _KINDS.get(codec, 2) == kind] for kind in range(3)
         )
 
-    def next(self, iterator: Iterator[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-        """Return the next samples: `most`, or those that hold `BLOCK_BYTES`; an empty list at the end."""
+    def next(
+        self, iterator: Iterator[Mapping[str, Any]], most: int, called: Callable[[int], Sequence[int]]
+    ) -> list[Mapping[str, Any]]:
+        """Return the next samples: `most`, or those that hold `BLOCK_BYTES`; an empty list at the end.
+
+        `called` returns the numbers of so many samples. An error of the iterator gets a note with that of the sample.
+        """
         block: list[Mapping[str, Any]] = []
         plain, single, nested, held = self.plain, self.single, self.nested, 0
-        for sample in islice(iterator, most):
-            block.append(sample)
-            try:
-                for name in plain:
-                    held += len(sample[name])
-                for name in single:
-                    held += bytes_of(sample[name])
-                if nested and not len(block) % _SELDOM:
-                    held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
-            except _UNKNOWN:  # encoding refuses the sample, or finds its size
-                break
-            if held >= BLOCK_BYTES:
-                break
+        try:
+            for sample in islice(iterator, most):
+                block.append(sample)
+                try:
+                    for name in plain:
+                        held += len(sample[name])
+                    for name in single:
+                        held += bytes_of(sample[name])
+                    if nested and not len(block) % _SELDOM:
+                        held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
+                except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
+                    break
+                if held >= BLOCK_BYTES:
+                    break
+        except Exception as error:
+            error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
+            raise
         return block
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.labels import check_known, missing_classes
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
+from brand.chunker.sources.splits import ALL, first_word, splits_among
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.noticed import Noticed
@@ -68,9 +70,49 @@ def check_unconverted(root: Path) -> None:
         raise UsageError(f"{root} is a version of a collection, which is converted already: BrandDataset reads it")
     if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
+    inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST_NAME}"))
+    if inside and not (root / MANIFEST_NAME).is_file():
+        raise UsageError(
+            f"{root} holds {counted(len(inside), 'data set')} of Brand, converted already: BrandDataset reads"
+            f" {root / inside[0]}"
+        )
     if (root / MANIFEST_NAME).is_file():
         how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
+
+
+def split_folder(root: Path, options: Options) -> Path:
+    """Return the folder to convert: `root`, or the one of the split that `options` name in it.
+
+    Raises `UsageError` if the folders in `root` are splits, and none of them, nor `all`, was asked for.
+    """
+    if options.split == ALL or not root.is_dir():
+        return root
+    folders = _folders_in(root)
+    if len(folders) == 1 and options.split not in folders and splits_among(_folders_in(root / folders[0])):
+        root, folders = root / folders[0], _folders_in(root / folders[0])
+    if options.split is not None:
+        return root / options.split if options.split in folders else root
+    if splits := splits_among(folders):
+        raise UsageError(_splits_in(root, splits))
+    return root
+
+
+def _folders_in(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return [entry.name for entry in entries if entry.is_dir() and not _is_ignored(entry.name)]
+    except OSError:  # the scan reports it
+        return []
+
+
+def _splits_in(root: Path, splits: Sequence[str]) -> str:
+    some = ", ".join(f"--split {name}" for name in splits)
+    what = "splits" if len(splits) > 1 else "split"
+    return (
+        f"{root} holds the {what} {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
+        f" {some}. If these are the names of classes, or all belong together: --split {ALL}"
+    )
 
 
 def scan_folder(
@@ -86,11 +128,12 @@ def scan_folder(
 
     Raises `UsageError` if there are files next to class folders, `SourceError` if the folder holds no files.
     """
-    scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None)
+    split = None if options.split in (None, ALL, root.name) else options.split
+    scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None, split)
     tops = scan.class_folders() if options.with_labels else [""]
     found_classes = [] if tops == [""] else tops
     if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
-        found_classes = replace(scan, problems=[], empty_folders=[]).leaf_folders(tops)
+        found_classes = _Scan(root, sidecars, options.follow_links, scan.exclude, split).leaf_folders(tops)
     classes = None if tops == [""] else number_classes(found_classes, options)
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
@@ -107,7 +150,12 @@ def scan_folder(
                 on_progress(StageProgress("scan", writer.count, None, total, None))
         writer.add(batch)
     listing = writer.close()
+    if options.split is None:
+        scan.refuse_splits()
     on_progress(StageProgress("scan", len(listing), len(listing), total, total))
+    if split is not None and not len(listing):
+        there = splits_among(tops) or splits_among(scan.second) or sorted(word for word in scan.words if word)
+        raise UsageError(f"{root} has no split {split!r}; it has {', '.join(there) or 'none'}")
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
@@ -141,6 +189,20 @@ class _Scan(_Findings):
     sidecars: bool
     follow_links: bool
     exclude: Path | None
+    split: str | None = None
+    """The split to read: folders of this name in the class folders, or files whose names begin with it."""
+    second: set[str] = field(default_factory=set)
+    """Names of the folders in class folders."""
+    words: Counter[str] = field(default_factory=Counter)
+    """Word of a split with which a name begins -> files without a class; an empty text for other names."""
+
+    def refuse_splits(self) -> None:
+        """Raise `UsageError` if folders in the class folders, or the names of files without a class, are splits."""
+        found = splits_among(self.second)
+        if len(found) < 2:
+            found = sorted(self.words) if "" not in self.words and min(self.words.values(), default=0) > 1 else []
+        if len(found) > 1:
+            raise UsageError(_splits_in(self.root, found))
 
     def class_folders(self) -> list[str]:
         folders, files, links = [], [], 0
@@ -197,9 +259,15 @@ class _Scan(_Findings):
             for entry in self._entries(folder):
                 empty = False
                 if self._is_folder(entry):
+                    if folder and "/" not in folder:
+                        self.second.add(entry.name)
+                        if self.split not in (None, entry.name):
+                            continue
                     pending.append((_join(folder, entry.name), above | {identity}))
-                else:
+                elif self.split is None or "/" in folder or (not folder and first_word(entry.name) == self.split):
                     names.append(entry.name)
+            if not folder:
+                self.words.update(map(first_word, names))
             yield folder, sorted(names)
             if empty and folder and _is_utf8(folder):
                 self.empty_folders.append(folder)
@@ -279,7 +347,7 @@ class _Scan(_Findings):
         try:
             with os.scandir(self.root / folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") or entry.name in IGNORED:
+                    if _is_ignored(entry.name):
                         self.ignored += 1
                     else:
                         yield entry
@@ -291,6 +359,10 @@ class _Scan(_Findings):
             return entry.is_dir(follow_symlinks=self.follow_links)
         except OSError:  # links that form a circle
             return False
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name in IGNORED
 
 
 def _identity(path: Path) -> tuple[int, int]:

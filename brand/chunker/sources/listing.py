@@ -10,9 +10,7 @@ once, row by row. This takes 16 bytes of memory for each audio file.
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +20,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import SourceError, UsageError, counted
+from brand.chunker.sources.texttable import Dialect, TextTable
+from brand.errors import SourceError, UsageError
 from brand.formats.arrays import flush, map_array, release
 from brand.formats.header import is_field_name
+from brand.formats.noticed import Noticed
 from brand.printable import escaped
 
 ENTRY: Final = np.dtype(
@@ -207,12 +207,17 @@ class Listing:
 
 
 def join_table(
-    table: Path, root: Path, listing: Listing, unusable: Collection[str], columns: Sequence[str] = ()
+    table: Path,
+    root: Path,
+    listing: Listing,
+    unusable: Collection[str],
+    columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
 ) -> tuple[int, list[str]]:
     """Give each audio file that the table names its text, and its values in `columns`.
 
-    Rows of `unusable` files (names as `escaped` writes them) are skipped. Returns how many files got a text, and the
-    names of the columns that were not chosen.
+    Rows of `unusable` files (names as `escaped` writes them) are skipped. Returns how many files got a text, and notes:
+    the columns that were not chosen, and facts about the rows.
 
     Raises `UsageError` if the table lacks one of the two columns or a wanted one, `SourceError` if a row names no audio
     file, or names one for the second time.
@@ -220,7 +225,7 @@ def join_table(
     find = _Finder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
-    rows = TableRows(table, tuple(columns))
+    rows = TableRows(table, tuple(columns), dialect or Dialect())
     bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
@@ -246,7 +251,8 @@ def join_table(
             told[index] = True
     flush(entries)
     flush(sizes)
-    return int(told.sum()), rows.left
+    notes = [not_taken(table, rows.left)] if rows.left else []
+    return int(told.sum()), [*notes, *(fact.text for fact in rows.noticed)]
 
 
 def not_taken(table: Path, left: Sequence[str]) -> str:
@@ -299,40 +305,35 @@ def _stem(key: str) -> str:
 class TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
-    def __init__(self, table: Path, columns: tuple[str, ...]) -> None:
-        self._table, self._columns = table, columns
+    def __init__(self, table: Path, columns: tuple[str, ...], dialect: Dialect) -> None:
+        self._table, self._columns, self._dialect = table, columns, dialect
         self.left: list[str] = []
         """Names of the columns that were not chosen; known after the first row is read."""
+        self.noticed: tuple[Noticed, ...] = ()
+        """Facts about the rows; known after all are read."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         table = self._table
-        csv.field_size_limit(min(sys.maxsize, 1 << 24))
         try:
-            with table.open(newline="", encoding="utf-8-sig") as file:
-                head = file.readline()
-                tabs = table.suffix.lower() == ".tsv" or "\t" in head
-                file.seek(0)
-                reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(file)
-                first = next(reader, [])
+            with table.open("rb") as file:
+                rows = TextTable(table.name, str(table), file, self._dialect)
+                first = list(rows.header)
                 path_at, text_at, has_head = _columns_of(table, first)
                 taken = (path_at, text_at, *self._places(first if has_head else []))
                 self.left = [name for at, name in enumerate(first) if at not in taken and name.strip()]
                 if not has_head:
-                    yield 1, first[path_at], first[text_at]
-                for row in reader:
-                    if not row:
-                        continue
-                    if len(row) <= max(taken):
-                        raise UsageError(
-                            f"{table}, line {reader.line_num}: {counted(len(row), 'column')}, expected {len(first)}"
-                        )
-                    yield reader.line_num, *(row[at] for at in taken)
+                    yield rows.header_line, first[path_at], first[text_at]
+                for line, row, fault in rows:
+                    if fault is not None:
+                        raise UsageError(f"{table}, line {line}: {fault.reason}. {fault.hint}".rstrip(". "))
+                    yield line, *(row[at] for at in taken)
+                self.noticed = rows.noticed
+        except SourceError as error:
+            raise UsageError(f"not a table in UTF-8: {error}") from error
         except FileNotFoundError:
             raise UsageError(f"{table}: there is no such table of transcripts") from None
         except IsADirectoryError:
             raise UsageError(f"{table}: a table of transcripts is a file, this is a folder") from None
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{table}: not a table in UTF-8: {error}") from error
 
     def _places(self, head: list[str]) -> list[int]:
         names = [name.strip() for name in head]

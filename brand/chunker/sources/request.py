@@ -25,13 +25,15 @@ import numpy as np
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
-from brand.chunker.sources.listing import join_table, not_taken
+from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
+from brand.chunker.sources.listing import join_table
 from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
+from brand.formats.endings import kind_by_names
 from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
@@ -170,6 +172,7 @@ def misfit_hint(source: FolderSource) -> str:
     """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
     total, heads = len(source), _heads(source)
     looked_at, kinds = len(heads), {(kind_of(head) or "").partition("/")[0] for head in heads}
+    names = [source.listing.key(index) for index in range(min(total, _LOOKED_AT))]
     if source.file_field in kinds or not kinds:
         return ""
     what = {"image": "an image", "audio": "an audio file"}[source.file_field]
@@ -178,7 +181,11 @@ def misfit_hint(source: FolderSource) -> str:
         if looked_at == total
         else f"none of {counted(looked_at, 'inspected file')}"
     )
-    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
+    importer = kind_by_names(names)
+    otherwise = "brand.pack takes samples of any kind"
+    if importer not in (None, *FIELDS):
+        otherwise = f"`brand convert {importer}` reads files such as {printable(names[0])}"
+    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), otherwise)
     return f"In this folder {which} is {what}: {how}"
 
 
@@ -201,7 +208,21 @@ class FolderRequest:
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
     """Other columns of the table that become fields."""
+    dialect: Dialect = field(default_factory=Dialect)
+    """The form of the table."""
     options: Options = field(default_factory=Options)
+
+
+def url_of(src: Target) -> tuple[str, str] | None:
+    """Return scheme and rest of a source that is a URL; None for a path.
+
+    A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
+    """
+    text = os.fspath(src)
+    found = _URL.match(text)
+    if found is None or (not isinstance(src, str) and Path(text).exists()):
+        return None
+    return found[1].lower(), text[found.end() :]
 
 
 def local_source(src: Target) -> str:
@@ -210,11 +231,10 @@ def local_source(src: Target) -> str:
     Raises `UsageError` for any other URL, with the command that copies it. A `Path` that was made from a URL has lost a
     slash; it is a URL, too, unless there is such a file.
     """
-    text = os.fspath(src)
-    found = _URL.match(text)
-    if found is None or (not isinstance(src, str) and Path(text).exists()):
-        return text
-    scheme, rest = found[1].lower(), text[found.end() :]
+    found = url_of(src)
+    if found is None:
+        return os.fspath(src)
+    scheme, rest = found
     if scheme == "file":
         return f"/{rest}"
     url = f"{scheme}://{rest}"
@@ -256,13 +276,16 @@ def make_request(
     options: Options | None,
     table: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
 ) -> FolderRequest:
     """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
-    root = Path(os.path.normpath(local_source(src)))
+    if dialect not in (None, Dialect()) and table is None:
+        raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
+    root = split_folder(Path(os.path.normpath(local_source(src))), options or Options())
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
@@ -270,7 +293,7 @@ def make_request(
     if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
         what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
-    return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
+    return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -310,8 +333,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
     if table is not None:
         unusable = {problem.path for problem in folder.problems}
-        told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
-        notes += [not_taken(table, left)] if left else []
+        told, more = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
+        notes += more
         without = len(folder.listing) - told
         notes += _without_text(without)
     with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())

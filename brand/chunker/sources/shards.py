@@ -38,8 +38,8 @@ from brand.chunker.sources.spool import (
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.audio import missing_decoder
-from brand.formats.header import Schema
-from brand.formats.media import check_file, other_kind
+from brand.formats.header import DecodeDefault, Schema
+from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
@@ -124,6 +124,8 @@ class Shards(ABC):
         self.notes, self.classes = tuple(notes), classes
         self.noticed: tuple[Noticed, ...] = ()
         """Facts about the source that are known before it is read."""
+        self.decode: Mapping[str, DecodeDefault] = {}
+        """Field -> how its images are decoded by default, as the tool does whose data they are."""
         self.field_classes: Mapping[str, tuple[str, ...]] = {}
         """Names of the values of other fields than `label`."""
         self.numbers: NewLabels | None = None
@@ -300,24 +302,21 @@ def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
-                if isinstance(data, bytes) and data and (why := _why_unusable(codec, data, validate=validate)):
+                if isinstance(data, bytes) and (why := _why_unusable(codec, data, validate=validate)):
                     raise SchemaError(f"{called}, field {name!r} ({codec}): {why}")
 
 
 def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
     """Return in words why these bytes are no file of an image or audio field; empty if they are."""
-    missing = missing_decoder(data) if codec == "audio" else ""
-    if missing:
-        return missing
-    found = other_kind(codec, data)
-    if found:
-        return f"its contents are {found}"
-    if validate:
+    if not data:
+        return "its contents are empty"
+    why = (missing_decoder(data) if codec == "audio" else "") or misfit(codec, data)
+    if not why and validate:
         try:
             check_file(codec, data)
         except ValueError as error:
             return str(error)
-    return ""
+    return why
 
 
 def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:

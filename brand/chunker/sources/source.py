@@ -24,7 +24,7 @@ from brand.errors import SourceError
 from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.media import check_file, other_kind
+from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, together
 from brand.formats.values import LARGE, Buffer
@@ -220,14 +220,9 @@ class FolderSource(Source):
 
     def _check_kind(self, index: int, data: Buffer) -> None:
         missing = missing_decoder(data) if self.file_field == "audio" else ""
-        if missing:
-            raise SourceError(self.listing.key(index), missing)
-        found = other_kind(self.file_field, data)
+        found = missing or misfit(self.file_field, data)
         if found:
-            article = "an" if self.file_field[0] in "ai" else "a"
-            raise SourceError(
-                self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
-            )
+            raise SourceError(self.listing.key(index), found)
 
     def _record(self, index: int, data: Buffer) -> tuple[Buffer, ...]:
         payloads: list[Buffer] = [data]
@@ -265,13 +260,19 @@ def _read_large(descriptor: int, size: int) -> memoryview:
 class IndexableSource(Source):
     """Anything with `len` and `[i]` that returns dicts. Each worker asks for its own items."""
 
-    def __init__(self, samples: Any, schema: Schema) -> None:
-        self.samples, self.schema, self.stretches = samples, schema, (len(samples),)
+    def __init__(self, samples: Any, schema: Schema, noticed: Sequence[Noticed] = ()) -> None:
+        self.samples, self.schema, self.stretches, self.noticed = samples, schema, (len(samples),), noticed
 
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
         few = [int(i) for i in indices]
-        samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
+        samples = list[Mapping[str, Any]]()
+        try:
+            for index in few:
+                samples.append(self.samples[index])
+        except Exception as error:
+            error.add_note(f"while reading sample {few[len(samples)]}")
+            raise
         return encode_records(self.schema, samples, few)
 
     def blocks(self, indices: Indices) -> Iterator[Records]:

@@ -16,7 +16,7 @@ iterable, which is one stretch; `exchange` (`shards`) writes a source of many.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -310,16 +310,26 @@ def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
 
 
 def spool(
-    records: Iterable[Records], schema: Schema, seed: int, folder: Path, *, total: int | None, on_progress: OnProgress
+    records: Iterable[Records],
+    schema: Schema,
+    seed: int,
+    folder: Path,
+    *,
+    total: int | None,
+    on_progress: OnProgress,
+    noticed: Callable[[], Sequence[Noticed]] = tuple,
 ) -> SpoolSource:
-    """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none."""
+    """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none.
+
+    `noticed` returns facts about the samples, after all are read.
+    """
     with storage_errors(folder, "cannot write"):
         (folder / PARTS_NAME).mkdir(exist_ok=True)
     with PartWriter(folder / PARTS_NAME, 0, SortKeys(seed)) as writer:
         for some in records:
             if writer.add(some):
                 on_progress(StageProgress("spool", writer.samples, total, writer.raw_bytes, None))
-        part = writer.finish()
+        part = writer.finish((), noticed())
     if not part.samples:
         raise SourceError("samples", "there are none: the iterable is empty")
     on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))

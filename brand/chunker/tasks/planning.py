@@ -318,6 +318,9 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
         "--follow-links": options.follow_links,
         "--transcripts": texts,
         "--columns": ",".join(request.columns),
+        "--separator": request.dialect.separator,
+        "--quote": request.dialect.quote,
+        "--escape": request.dialect.escape,
     }
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.plan import ChunkPlan, Layout, Options, make_plan
+from brand.chunker.plan.plan import NO_DEFAULTS, ChunkPlan, Layout, Options, make_plan
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError, counted
@@ -34,7 +34,7 @@ from brand.formats.chunk import front_size, pack_front, parse_preamble, read_fro
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import read_facts
-from brand.formats.header import NO_LABEL, Header
+from brand.formats.header import NO_LABEL, DecodeDefault, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
@@ -53,11 +53,17 @@ _MOST_COUNTS: Final = 16 << 20
 
 
 def decide(
-    source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
+    source: Source,
+    kind: str,
+    classes: tuple[str, ...] | None,
+    options: Options,
+    order_path: Path,
+    decode: Mapping[str, DecodeDefault] = NO_DEFAULTS,
 ) -> tuple[ChunkPlan, float]:
     """Return the plan of a conversion, and the speed of reading and compression in bytes per second.
 
-    Writes the order of the samples. `kind` is the name of the source in the header. Raises `SourceError`,
+    Writes the order of the samples. `kind` is the name of the source in the header. `decode` are the decode defaults of
+    its fields; those of a collection are kept. Raises `SourceError`,
     `SchemaError`, `StorageError`.
     """
     compression: Mode | Compression = options.compression
@@ -80,6 +86,7 @@ def decide(
         seed=options.seed,
         source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
         fingerprint=source.fingerprint(times=False),
+        decode=decode if like is None else like.decode,
     )
     return plan, sum(map(len, probe)) / max(1e-3, time.monotonic() - started)
 
@@ -205,7 +212,12 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
-            packer.plan.packed_header, dictionary, rows, number=number, data_set_id=packer.plan.data_set_id
+            packer.plan.packed_header,
+            dictionary,
+            rows,
+            number=number,
+            data_set_id=packer.plan.data_set_id,
+            minor=header.minor,
         )
         file.seek(0)
         _write_all(file, front, path)

@@ -42,7 +42,9 @@ HEADER: Final = np.dtype(
 )
 """The header of a chain. `shape` ends with `NO_AXIS` if there are fewer than four axes."""
 NO_AXIS: Final = (1 << 32) - 1
-DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<f4")}
+DTYPES: Final[dict[int, np.dtype[Any]]] = {
+    number: np.dtype(kind) for number, kind in enumerate(("u1", "<f4", "<u2", "<i4", "<u4", "i1", "?"), 1)
+}
 """dtypes of values, by their numbers."""
 _NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 PAGE: Final = 4096

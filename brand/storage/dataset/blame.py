@@ -25,6 +25,7 @@ from brand.errors import (
 )
 from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
 from brand.formats.manifest import Share
+from brand.formats.publish import remedy_for
 from brand.storage.io.files import ChunkReader
 from brand.storage.io.fronts import missing_chunk
 from brand.storage.io.location import Location
@@ -74,7 +75,8 @@ def unreadable(
     alone = (row for row in suspects if not _readable(reader, number, row))
     sample = int(next(alone, suspects[0])["index"])
     kind = TruncatedError if error.errno == errno.ENODATA else UnreadableError
-    return kind(f"cannot be read: {error.strerror}", path=path, chunk=number, sample=sample, hint=_DAMAGED)
+    hint = remedy_for(error, _DAMAGED)
+    return kind(f"cannot be read: {error.strerror}", path=path, chunk=number, sample=sample, hint=hint)
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:

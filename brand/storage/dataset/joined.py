@@ -211,6 +211,7 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         seed=first.header.seed,
         source=first.header.source,
         field_classes=first.header.field_classes,
+        decode=first.header.decode,
     )
     manifests = [part.manifest for part in parts]
     files = {}

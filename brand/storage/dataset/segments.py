@@ -136,6 +136,7 @@ def check_alike(parts: list[PartIndex]) -> None:
         facts = (
             ("schema", first.header.schema.fields, part.header.schema.fields),
             ("classes of other fields", first.header.field_classes, part.header.field_classes),
+            ("decoding of images", first.header.decode, part.header.decode),
             ("chunk size", first.header.chunk_size, part.header.chunk_size),
             ("size of the dictionary", first.manifest.dictionary_size, part.manifest.dictionary_size),
             ("beginning of the classes", classes, own and own[: len(classes or ())]),

@@ -44,6 +44,8 @@ class Summary:
     """Names of the values of other fields than `label`."""
     unlabelled: int
     """Samples with the label -1, which is no class."""
+    decode: dict[str, str]
+    """Field -> how its images are decoded by default, as `upright`; fields that are decoded as usual are left out."""
     companions: dict[str, int]
     """Size of each companion file."""
     noticed: tuple[Noticed, ...]
@@ -87,6 +89,7 @@ def summarise(data_set: Catalogue) -> Summary:
         class_counts=counts,
         field_classes={name: list(names) for name, names in header.field_classes.items()},
         unlabelled=unlabelled,
+        decode={name: ",".join(default.words) for name, default in header.decode.items()},
         companions={name: size for name, (size, _) in manifest.companions.items()},
         noticed=manifest.noticed,
         partition=None if data_set.share is None else _partition(data_set.share, header),

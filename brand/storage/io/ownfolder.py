@@ -40,7 +40,7 @@ def open_given(folder: str) -> int:
         raise CacheError(f"{folder} belongs to another user (number {found.st_uid}): give a folder of your own")
     if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
         os.close(descriptor)
-        raise CacheError(f"other users may write to {folder}: give a folder of your own, or run `chmod go-w {folder}`")
+        raise CacheError(_writable(folder, found, "give a folder of your own, or run"))
     return descriptor
 
 
@@ -97,13 +97,22 @@ def refused(shown: str, error: OSError) -> CacheError:
     return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")
 
 
+def _writable(shown: str, found: os.stat_result, how: str) -> str:
+    """Return the message for a folder or file to which others may write, with the usual cause of that."""
+    group = f"the group {found.st_gid}" if not found.st_mode & stat.S_IWOTH else "other users"
+    told = f"{group} may write to {shown}, so its contents cannot be trusted: {how} `chmod -R go-w {shown}`"
+    if not found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISGID:
+        told += " (Kubernetes does this at each start if a pod has an fsGroup; set fsGroupChangePolicy: OnRootMismatch)"
+    return told
+
+
 def _checked(descriptor: int, shown: str) -> int:
     found = os.fstat(descriptor)
     wrong = ""
     if found.st_uid != os.geteuid():
         wrong = f"{shown} belongs to another user (number {found.st_uid}): give a cache folder of your own"
     elif found.st_mode & _OTHERS:
-        wrong = f"other users may write to {shown}, so nothing in it can be trusted: remove it"
+        wrong = _writable(shown, found, "remove it, or, if you trust its contents, run")
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         wrong = f"{shown} is neither a file nor a folder: remove it"
     if wrong:

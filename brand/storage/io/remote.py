@@ -128,5 +128,6 @@ def fetch_index(url: str) -> Path:
             f"the process that copies the index of {url} has ended; its output may give the reason"
         ) from None
     if "type" in answer:
-        raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
+        why = answer.get("message", answer)
+        raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {why}")
     return Path(answer["folder"])

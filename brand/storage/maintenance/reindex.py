@@ -9,10 +9,9 @@ from brand.errors import ForeignFileError, FormatError, MissingFileError, NotADa
 from brand.formats.chunk import ChunkFront
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_facts
-from brand.formats.heads import TRAITS
 from brand.formats.index import IndexBuilder, companions_in, seal
 from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.noticed import Noticed
+from brand.formats.noticed import COUNTED, Noticed
 from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.fronts import open_front
@@ -80,7 +79,7 @@ def _told(path: Path, front: ChunkFront) -> list[Noticed]:
     except (FormatError, NotADataSetError):
         return []
     same = manifest.data_set_id == front.preamble.data_set_id
-    return [fact for fact in manifest.noticed if fact.what not in TRAITS] if same else []
+    return [fact for fact in manifest.noticed if fact.what not in COUNTED] if same else []
 
 
 def _add(path: Path, number: int, first: ChunkFront, builder: IndexBuilder) -> int:

@@ -28,7 +28,7 @@ from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMP
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, Share, index_names, read_manifest, read_share
-from brand.formats.publish import file_digest
+from brand.formats.publish import file_digest, remedy_for
 from brand.formats.record import RecordDecoder
 from brand.formats.version import Version
 from brand.storage.dataset.joined import JoinedIndex
@@ -145,7 +145,7 @@ def check_file(location: Location, name: str, facts: tuple[int, str]) -> FormatE
     except FileNotFoundError:
         return MissingFileError("the file is missing", path=path, hint=hint)
     except OSError as error:
-        return UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint)
+        return UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=remedy_for(error, hint))
     if (size, digest.hexdigest()) != tuple(facts):
         expected, seen = f"{facts[0]} bytes, {facts[1]}", f"{size} bytes, {digest.hexdigest()}"
         return ChecksumError("checksum of the file", path=path, expected=expected, found=seen, hint=hint)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import NoLabelsError, SchemaError, UsageError, counted
-from brand.formats.preparation import DecodeAudio, DecodeImage, checked
+from brand.formats.preparation import DecodeAudio, DecodeImage, checked, resolved
 from brand.formats.version import Version
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
@@ -124,6 +124,7 @@ class BrandDataset(Drawable):
         if not isinstance(decode, bool | Mapping):
             raise UsageError(f"decode={decode!r:.60}: give True, False, or a dict such as {{'image': DecodeImage()}}")
         specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
+        specs = resolved(specs, data.header.decode)
         resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
         fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
         self._source = SetSource(DrawPort(name, fetcher, order), names, transform)

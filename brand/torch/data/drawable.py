@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from brand.node.wire.looping import LoopReport
 from brand.torch.data.shared_batches import marked
@@ -122,3 +122,13 @@ class Drawable(Dataset[Any]):
 def source_of(data_set: Drawable) -> SampleSource:
     """Return the source of a data set, for samplers and loaders."""
     return data_set._source
+
+
+def not_drawable(given: Any) -> str:
+    """Return the message for an object that a sampler cannot fetch from, as the end of a sentence about the sampler."""
+    told = f"fetches from a BrandDataset, not from a {type(given).__name__}"
+    if isinstance(given, Subset):
+        return f"{told}: give it the data set of the Subset, with subset=: (part.dataset, subset=part.indices)"
+    if isinstance(given, DataLoader):
+        return f"{told}: give it the data set of the loader, loader.dataset"
+    return f"{told}: give it the data set itself"

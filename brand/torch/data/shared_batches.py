@@ -20,6 +20,9 @@ that is warm.
 A worker begins with an empty buffer, the *probe*. It uses other buffers once the training process has emptied the
 probe, which proves that the training process can open them. If it cannot, or if all buffers are full, a batch is sent
 through the pipe.
+
+PyTorch's own way for tensors is a file in `/dev/shm`, into which `default_collate` writes them. Containers have 64 MB
+there by default. If it is that small, tensors of any size are sent as the strings are: two copies more, and no file.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import accumulate, pairwise
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -55,7 +59,20 @@ _NAME: Final = "brand-batch"
 LEAST_BYTES: Final = 1 << 16
 """Fewer bytes are sent in the message: a pipe holds this many."""
 SMALL_TENSOR: Final = 1 << 16
-"""Smaller tensors are sent with the strings; PyTorch shares larger tensors in memory."""
+"""Smaller tensors are sent with the strings; PyTorch shares larger tensors in `/dev/shm`, unless that is small."""
+SHARED_FILES: Final = "/dev/shm"
+LEAST_SHARED: Final = 1 << 30
+"""Bytes of `/dev/shm` from which on PyTorch shares tensors there."""
+
+
+@cache
+def shares_tensors() -> bool:
+    """Return whether `/dev/shm` is large enough for the tensors of a DataLoader's workers."""
+    try:
+        facts = os.statvfs(SHARED_FILES)
+    except OSError:  # there is none
+        return False
+    return facts.f_blocks * facts.f_frsize >= LEAST_SHARED
 
 
 class BatchHandle(NamedTuple):
@@ -214,8 +231,17 @@ def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     """Return the batch that `default_collate` makes of samples whose first one is marked."""
     first, *others = batch
     plain: Any = dict(first) if isinstance(first, dict) else tuple(first)
+    if collate_fn_map is not None and not shares_tensors():
+        collate_fn_map = {**collate_fn_map, torch.Tensor: _stacked}
     made = collate([plain, *others], collate_fn_map=collate_fn_map)
     return HandedDict(made) if isinstance(made, dict) else HandedList(made)
+
+
+def _stacked(batch: Sequence[torch.Tensor], *, collate_fn_map: Any) -> Any:
+    """Return tensors as one, in memory of this process. In a worker, PyTorch takes a file in `/dev/shm`."""
+    if batch[0].is_nested or batch[0].layout is not torch.strided:  # PyTorch's error says what to do
+        return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
+    return torch.stack(tuple(batch))
 
 
 Form = tuple[Callable[..., Any] | None, int, Any]
@@ -231,7 +257,7 @@ def _packed(column: Any) -> tuple[Form, Sequence[bytes]]:
     kind = type(column)
     if kind is torch.Tensor:
         dense = column.layout is torch.strided and column.device.type == "cpu" and not column.requires_grad
-        if dense and column.dim() and 0 < column.nbytes < SMALL_TENSOR:
+        if dense and column.dim() and column.nbytes and (column.nbytes < SMALL_TENSOR or not shares_tensors()):
             plain = column.resolve_conj().resolve_neg().reshape(-1)
             with suppress(RuntimeError):  # PyTorch has no view as bytes of this one: it is quantized, say
                 content = plain.view(torch.uint8).numpy().tobytes()

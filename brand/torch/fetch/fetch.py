@@ -28,7 +28,8 @@ from torch.utils.data import get_worker_info
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
-from brand.formats.media import decode_image
+from brand.formats.header import DecodeDefault
+from brand.formats.pixels import decode_image
 from brand.formats.record import RecordDecoder
 from brand.node.client.decoded import DecodedField
 from brand.node.serve.repeats import Repeats
@@ -43,6 +44,13 @@ from brand.torch.job.ranks import find_rank
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
+
+
+def _file_decoder(codec: str, default: DecodeDefault | None) -> Callable[[Any], Any]:
+    """Return the function that decodes files of this codec, as the data set says if its user does not."""
+    return MEDIA[codec] if default is None else partial(decode_image, mode=default.mode, turn=default.upright)
+
+
 _TRIES: Final = 64
 """Number of samples to try as a replacement of a damaged one."""
 
@@ -72,7 +80,11 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             decoder,
             RecordDecoder(schema, decoder.names, views=True),
             RecordDecoder(schema, [name for name in decoder.names if name not in specs]),
-            [(n, specs.get(n, MEDIA[codec])) for n, codec in media if codec in MEDIA and n in decoder.names],
+            [
+                (n, specs[n] if n in specs else _file_decoder(codec, data.header.decode.get(n)))
+                for n, codec in media
+                if codec in MEDIA and n in decoder.names
+            ],
             fields is None or "key" in fields,
             partial(data.overlaid, names=fields),
         )

@@ -48,10 +48,6 @@ _RANDOM: Final = (np.random.Generator, np.random.RandomState, random.Random, tor
 log = logging.getLogger("brand")
 
 
-class _TooManyError(Exception):
-    """The transform refers to more than `MOST_OBJECTS` objects."""
-
-
 @dataclass(frozen=True)
 class ThreadCopy:
     """The copy of a function for one thread."""
@@ -76,9 +72,6 @@ def copy_for_thread(function: Any, name: str) -> ThreadCopy:
     copier = _Copier()
     try:
         copied = ThreadCopy(copier.copy(function), copier.generators)
-    except _TooManyError:
-        _warn(f"{name} refers to more than {MOST_OBJECTS:,} objects, so all threads share it")
-        return ThreadCopy(function)
     except Exception as error:  # noqa: BLE001 - any class may refuse to be copied, in its own way
         _warn(f"{name} cannot be copied, so all threads share it ({type(error).__name__}: {error})")
         return ThreadCopy(function)
@@ -118,7 +111,7 @@ class _Copier:
         if id(value) not in self._known:
             self._originals.append(value)
             if len(self._originals) > MOST_OBJECTS:
-                raise _TooManyError
+                raise RuntimeError(f"it refers to more than {MOST_OBJECTS:,} objects")
             self._known[id(value)] = self._copied(value)
         return self._known[id(value)]
 

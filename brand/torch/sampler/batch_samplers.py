@@ -25,7 +25,7 @@ from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
-from brand.torch.data.drawable import Drawable, source_of
+from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -37,9 +37,9 @@ from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcom
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
-_CURE: Final = (
-    "Give an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample; "
-    "`brand.pack` stores a length beside its samples as an `int` field"
+_OF_MIXTURES: Final = (
+    "fetches from a BrandDataset, not from a Mixture: give each member a batch sampler and a loader of its own, and "
+    "take batches from these in turn. Or fetch the Mixture with a BrandSampler"
 )
 
 
@@ -58,6 +58,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     """Base class of the samplers that plan batches before any sample is read. `limits` are their own parameters."""
 
     dataset: BrandDataset
+    _lengths = "an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample"
+    """The values of `length=`, in words."""
     shuffle = True
     """Frameworks read this attribute of a sampler. The order of batches is always random."""
 
@@ -67,7 +69,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
-            raise UsageError(f"{type(self).__name__} fetches from a BrandDataset, not from a {type(dataset).__name__}")
+            mixture = isinstance(dataset, Drawable)
+            raise UsageError(f"{type(self).__name__} {_OF_MIXTURES if mixture else not_drawable(dataset)}")
         window = options.window
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
@@ -81,7 +84,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
-        lengths = lengths_of(source.data, length)
+        lengths = lengths_of(source.data, length, self._lengths)
         self._check_length(length, lengths)
         digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
         sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
@@ -90,7 +93,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         except ValueError as error:
             raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
         drawn = None if order.subset is None else order.subset.mask
-        check_lengths(source.data, lengths, drawn, chosen.longest)
+        check_lengths(source.data, lengths, drawn, chosen.longest, length)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.port.room(order) if window is None else window
         samples = samples_of(mean, **sizes) if window is None else float(window)
@@ -301,6 +304,8 @@ class PackedBatchSampler(PlannedBatchSampler):
         SchemaError: `length` names a field that does not exist or has no column.
     """
 
+    _lengths = "an `int` field, or an array of the number of tokens of all samples by index"
+
     def __init__(
         self,
         dataset: BrandDataset,
@@ -339,13 +344,15 @@ def _named(limits: BatchLimits) -> str:
     return ", ".join(f"{name}={values[key]}" for name, key in fields.items() if values.get(key))
 
 
-def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
+def lengths_of(data: Catalogue, length: ArrayLike | str | None, possible: str) -> NDArray[Any]:
     """Return the length of the sample at each place, shape (`header.samples`,), int64 or float64. Reads no chunk.
 
     `length` is the name of an `int` or `float` field, or an array of the lengths of all samples by index. None: the
     bytes of each sample, all fields together and not compressed, from the index. Places of a collection from which
-    nothing is drawn have the length -1. Raises `SchemaError`, `UsageError`.
+    nothing is drawn have the length -1. `possible` says in words which lengths are possible. Raises `SchemaError`,
+    `UsageError`.
     """
+    cure = f"Give {possible}; `brand.pack` stores a length next to its samples as an `int` field"
     samples, places = len(data), data.header.samples
     if length is None:
         return np.concatenate(
@@ -355,13 +362,13 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
         try:
             values = data.column(length)
         except SchemaError as error:
-            raise SchemaError(f"length={length!r}: {error}. {_CURE}") from None
+            raise SchemaError(f"length={length!r}: {error}. {cure}") from None
     else:
         values = np.asarray(length)
         if values.shape != (samples,) or values.dtype.kind not in "iuf":
             raise UsageError(
                 f"length= is a {values.dtype} array of shape {values.shape}; this data set has "
-                f"{counted(samples, 'sample')}. {_CURE}"
+                f"{counted(samples, 'sample')}. {cure}"
             )
     by_place = np.full(places, -1, np.int64 if values.dtype.kind in "iu" else np.float64)
     present = data.present()
@@ -371,8 +378,13 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
     return by_place
 
 
-def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None) -> None:
-    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place."""
+def check_lengths(
+    data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None, length: Any
+) -> None:
+    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place.
+
+    `length` is the argument of the user that gave the lengths.
+    """
     wrong = ~(lengths >= 0) | np.isinf(lengths)
     if most is not None:
         wrong |= lengths > most
@@ -382,14 +394,22 @@ def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool
         return
     places = np.flatnonzero(wrong)
     indices = np.sort(data.indices(places[:1000]))
-    length = lengths[data.places(indices[:1])][0]
+    found = lengths[data.places(indices[:1])][0]
     others = f", and {counted(len(places) - 1, 'other sample')} like it" if len(places) > 1 else ""
-    if most is not None and length > most:
+    if most is not None and found > most:
         raise UsageError(
-            f"sample {indices[0]} has length {length}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out with subset=, for example subset=lengths <= {most:g}"
+            f"sample {indices[0]} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or "
+            f"leave such samples out{_chosen(length, f'<= {most:g}')}"
         )
     raise UsageError(
-        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with subset=, for example "
-        "subset=lengths >= 0"
+        f"sample {indices[0]} has length {found}, which is none{others}: leave it out{_chosen(length, '>= 0')}"
     )
+
+
+def _chosen(length: Any, condition: str) -> str:
+    """Return the argument that chooses samples by the lengths that the user gave, as the end of a message."""
+    if length is None:  # bytes of samples are no column
+        return " with subset="
+    if isinstance(length, str):
+        return f" with subset=ds.column({length!r}) {condition}, where ds is the data set"
+    return f" with subset=lengths {condition}, where lengths is the array that you gave as length="

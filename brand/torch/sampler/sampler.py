@@ -19,7 +19,7 @@ from brand.errors import UsageError, counted
 from brand.formats.version import number_within
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
-from brand.torch.data.drawable import Drawable, source_of
+from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -102,10 +102,7 @@ class BrandSampler(DistributedSampler[int]):
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(dataset, Drawable):
-            raise UsageError(
-                f"BrandSampler fetches from a BrandDataset, not from a {type(dataset).__name__}; give it the data set "
-                "itself. Read a Subset by random access, with any other sampler"
-            )
+            raise UsageError(f"BrandSampler {not_drawable(dataset)}")
         self._source = source_of(dataset)
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
         self.dataset, self.drop_last = dataset, drop_last
@@ -287,9 +284,18 @@ class BrandSampler(DistributedSampler[int]):
         if wrapping.processes > 1 and self._ranks()[1] > 1:
             raise UsageError(
                 f"this BrandSampler shards positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
-                f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
+                f"out to {wrapping.processes} processes again. {self._one_of_both(wrapping.processes)}"
             )
         return wrapping.processes
+
+    def _one_of_both(self, processes: int) -> str:
+        """Return advice for a sampler that divides its positions, behind a loader that Accelerate has prepared."""
+        if self._ranks()[1] == processes:
+            return "Leave out num_replicas= and rank="
+        return (
+            "Some of its processes get equal batches, as in tensor or pipeline parallelism: keep num_replicas= and "
+            "rank=, and leave out accelerator.prepare(loader)"
+        )
 
     def _check_restart(self, restart: Restart, epoch: int) -> None:
         """Raise `UsageError` unless Lightning would train exactly the rest of an epoch."""

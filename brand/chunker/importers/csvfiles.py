@@ -1,0 +1,119 @@
+"""CSV and TSV. The first line names the columns; `texttable` reads the rows.
+
+    a whole number of up to 64 bits, written as Python writes it     int
+    another number                                                   float
+    anything else, also `007` and whole numbers of more than 64 bits str
+
+The codecs are inferred from the first rows of each file. A later cell that would have given another codec is refused,
+unless `--field NAME=CODEC` chooses the codec. An empty cell is an empty text, or a missing value in a field of numbers
+or JSON. `--field NAME=json` and `NAME=ndarray` parse the cells of a column.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final
+
+from brand.chunker.importers.fields import FieldMapping, choose
+from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.chunker.sources.texttable import Dialect, TextTable
+from brand.errors import SourceError
+from brand.formats.noticed import Noticed
+from brand.formats.record import Numbered
+
+LINES_OF_OTHERS: Final = 20
+"""Rows of each file but the first from which columns are inferred, of up to `OTHERS` files."""
+OTHERS: Final = 100
+_PARSED: Final = ("json", "ndarray")
+
+
+class Csv(Shards):
+    """CSV and TSV files with equal columns."""
+
+    kind = "csv"
+
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
+        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
+        self._dialect = choice.dialect
+        self._header, natural = _header_and_columns(self._files, choice.dialect)
+        self._fields = choose(natural.items(), choice, fits_of_cells(natural))
+        shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
+        told = f"{self._fields.choice} {choice.dialect}"
+        super().__init__(shards, self._fields.schema, told, self._fields.renamed)
+
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
+        """Yield the samples of one shard, as `Shards.read` does."""
+        file = self._files[number]
+        with _table(file, self._dialect) as table:
+            header = table.header
+            if header and sorted(header) != sorted(self._header):
+                raise SourceError(file.name, _other_header(header, self._header, self._files[0].name))
+            for lines, rows, fault in table.batches():
+                if fault is not None:
+                    yield Bad(f"line {lines[0]}", fault.reason, fault.hint)
+                else:
+                    yield from self._blocks(header, rows, lines)
+            yield from table.noticed
+
+    def _blocks(self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> Iterator[Block | Bad]:
+        columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+        for column, _, codec in self._fields.pairs:
+            if codec in _PARSED:
+                columns[column] = [_json(cell) for cell in columns[column]]
+            elif codec != "str":
+                columns[column] = [cell or None for cell in columns[column]]
+        for _, members, _ in self._fields.packs:
+            for column in members:
+                columns[column] = [cell or None for cell in columns[column]]
+        yield from self._fields.checked(columns, Numbered(lines, "line"))
+
+
+def _json(cell: str) -> Any:
+    try:
+        return json.loads(cell) if cell else None
+    except (ValueError, RecursionError):
+        return Misfit(cell)
+
+
+def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> tuple[Sequence[str], dict[str, str]]:
+    """Return the header, and the columns with their codecs, inferred from the first rows of the files."""
+    header: Sequence[str] = []
+    kinds: dict[str, set[str]] = {}
+    step = max(1, len(files) // OTHERS)
+    for file in [files[0], *files[1::step]]:
+        with _table(file, dialect) as table:
+            if not header and table.header:
+                header = table.header
+                twice = next((name for name in header if header.count(name) > 1), None)
+                if twice is not None:
+                    raise SourceError(file.name, f"two columns have the name {twice!r}", hint="Change the first line")
+            for _, row, _ in islice(table, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
+                for name, cell in zip(table.header, row, strict=False):
+                    kinds.setdefault(name, set()).add(kind_of_cell(cell))
+    if not header:
+        raise SourceError(files[0].name, "the file is empty; its first line names the columns")
+    return header, {name: _together(kinds.get(name, set())) for name in header}
+
+
+def _together(kinds: set[str]) -> str:
+    common = common_codec(kinds)
+    return "str" if common in (None, "null") else str(common)
+
+
+@contextmanager
+def _table(file: ImportFile, dialect: Dialect) -> Iterator[TextTable]:
+    """Open a table. Raises `SourceError`, `UsageError`."""
+    with reading(file.path, file.name) as stream:
+        yield TextTable(file.path.name, file.name, stream, dialect)
+
+
+def _other_header(header: Sequence[str], expected: Sequence[str], name: str) -> str:
+    more = [f"it has {column!r}" for column in header if column not in expected]
+    less = [f"it lacks {column!r}" for column in expected if column not in header]
+    return f"its columns are not those of {name}: {', '.join([*more, *less])}"

@@ -1,0 +1,45 @@
+"""Parquet files of a data set of the Hugging Face Hub: listed first, refused or chosen by their names, then downloaded.
+
+Files are downloaded into the Hub's cache. Cached files are not downloaded again.
+"""
+
+from __future__ import annotations
+
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.files import listed_file, of_split
+from brand.chunker.importers.parquet import PARQUET_SUFFIXES, Parquet
+from brand.chunker.importers.walk import is_data
+from brand.chunker.plan.report import OnProgress, StageProgress
+from brand.chunker.sources.splits import ALL
+from brand.errors import UsageError, counted
+from brand.stores.hub import download, list_files, names_files
+from brand.stores.url import parse_url
+
+
+def open_hub(src: str, choice: FieldMapping, on_progress: OnProgress) -> Parquet:
+    """Return the source of a URL `hf://datasets/OWNER/NAME/FOLDER`; a folder, or a pattern of files.
+
+    Nothing is downloaded before the files are known to be of one split. Raises `SourceError`, `UsageError`.
+    """
+    url = parse_url(src)
+    found = {name: size for name, size in list_files(url, f"*{PARQUET_SUFFIXES[0]}").items() if _is_data(name)}
+    if not found:
+        raise UsageError(
+            f"{src}: there is no Parquet file. Load other data with the package datasets, and pass it to brand.pack"
+        )
+    if names_files(url, PARQUET_SUFFIXES):
+        if choice.split not in (None, ALL):
+            raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
+        names = list(found)
+    else:
+        names = of_split(src, sorted(found), PARQUET_SUFFIXES, choice.split)
+    size = sum(found[name] for name in names)
+    on_progress(StageProgress("download", 0, len(names), 0, size))
+    root = download(url, names)
+    on_progress(StageProgress("download", len(names), len(names), size, size))
+    files = [listed_file(root, name, "the Hub") for name in names]
+    return Parquet(files, choice, notes=[f"{counted(len(files), 'file')} of the Hub, {size:,} bytes"])
+
+
+def _is_data(name: str) -> bool:
+    return all(is_data(part, underscore=False) for part in name.split("/"))
