@@ -77,7 +77,8 @@ class FieldMapping:
     @property
     def names(self) -> Mapping[str, str]:
         """Column -> the field that it is renamed to."""
-        return {column: name for name, column in self.renames.items()}
+        renames = {**self.renames, "label": self.label} if self.label else self.renames
+        return {column: name for name, column in renames.items()}
 
 
 def fields_told(told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -269,7 +270,7 @@ def choose(
     natural = {column: codec for column, _, codec in offered}
     packs = _packs(natural, choice, dtypes or {})
     packed = {column for _, members, _ in packs for column in members}
-    explicit = {*choice.columns, *choice.codecs, *choice.renames.values()}
+    explicit = {*choice.columns, *choice.codecs, *choice.renames.values(), choice.label}
     taken = [
         (column, name, codec)
         for column, name, codec in offered
