@@ -128,6 +128,11 @@ def note_use() -> None:
     _spoken = True
 
 
+def may_use() -> bool:
+    """Return whether this process may access a store: it was not forked from one that has."""
+    return not _forked
+
+
 def _note_fork() -> None:
     global _forked
     _forked = _forked or _spoken

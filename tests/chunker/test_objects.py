@@ -16,6 +16,7 @@ from brand.chunker import Options, convert_from
 from brand.chunker.importers.objects import LARGE_BLOCK, SMALL_BLOCK, ObjectPath, connections
 from brand.errors import SourceError, UsageError
 from brand.formats.constants import MANIFEST_NAME
+from brand.stores.opening import open_store
 from tests.chunker.test_importers import FORMATS, SOURCES
 from tests.shop import SPEECHES, Shop, Speech, shop
 from tests.support import brand as run
@@ -24,7 +25,6 @@ from tests.tools.objects import Fault, Faults, Reset
 STREAMED = [name for name in FORMATS if name != "hf"]
 PATTERNS = {
     "webdataset": ["/part-{000..001}.tar", "/*.tar", ""],
-    "parquet": ["/train-*-of-00002.parquet", "/{00000..00001}.parquet", ""],
     "jsonl": ["/{0..1}.jsonl", "/[01].jsonl", ""],
     "csv": ["/{0..1}.csv", "/?.csv", ""],
 }
@@ -43,10 +43,6 @@ def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
                 head = "n,t\n" if name == "csv" else ""
                 text = head + "".join(line.format(row) for row in range(number * 2000, number * 2000 + 2000))
                 (opened.folder(name) / f"{number}.{name}").write_text(text)
-            shutil.copy(
-                opened.folder("parquet") / f"train-0000{number}-of-00002.parquet",
-                opened.folder("parquet") / f"0000{number}.pq",
-            )
         yield opened
 
 
@@ -171,6 +167,13 @@ def test_the_file_of_an_object(s3: Shop) -> None:
             assert file.read(size) == data[at : at + size]
         file.seek(-10, io.SEEK_END)
         assert file.read() == data[-10:]
+
+
+def test_a_process_that_has_used_a_store(s3: Shop, tmp_path: Path) -> None:
+    """Its forked workers must not use a store themselves."""
+    shutil.copytree(SOURCES / "webdataset", s3.folder("tars"))
+    open_store("s3://bucket/tars").read("part-000.tar", 1 << 20)
+    assert convert_from("webdataset", "s3://bucket/tars", tmp_path / "set", Options(jobs=2)).samples == 12
 
 
 def test_the_command(s3: Shop, tmp_path: Path) -> None:

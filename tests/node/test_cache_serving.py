@@ -218,7 +218,7 @@ def test_a_full_disk_is_told_and_training_goes_on(texts: Path, disk: Disk, caplo
 def test_a_folder_that_others_may_write_stops_the_server(texts: Path, tmp_path: Path) -> None:
     """With its name, and what to do."""
     tmp_path.chmod(0o777)
-    with pytest.raises(CacheError, match="chmod go-w"), running_server(texts, cache=Cache(tmp_path)):
+    with pytest.raises(CacheError, match="chmod -R go-w"), running_server(texts, cache=Cache(tmp_path)):
         pass
     with running_server(texts, memory=0.3):
         pass

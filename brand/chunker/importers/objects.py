@@ -5,7 +5,7 @@ are large while it is read from front to back, and small after a jump. Requests 
 the store; an object that is replaced while it is read is an error.
 
 Each process has its own connection (`store_of`), while a conversion runs (`connections`). A process that may fork
-workers uses a `StoreProcess`; a worker opens the store itself.
+workers uses a `StoreProcess`; a worker opens the store itself, if its parent has not used one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from brand.chunker.importers.walk import refuse_tables
 from brand.errors import SourceError, UsageError, counted
 from brand.stores.apart import StoreProcess
 from brand.stores.opening import open_store
-from brand.stores.store import Entry, Store
+from brand.stores.store import Entry, Store, may_use
 from brand.stores.url import Url, parse_url
 
 LARGE_BLOCK: Final = 8 << 20
@@ -53,7 +53,7 @@ def store_of(root: str) -> Store:
     """Return this process's connection to the store of a bucket or host. Raises `UsageError`, `StorageError`."""
     key = os.getpid(), root
     if key not in _stores:
-        if multiprocessing.parent_process() is None:
+        if multiprocessing.parent_process() is None or not may_use():
             _stores[key] = _open.enter_context(StoreProcess(root, _LINES))
         else:
             _stores[key] = open_store(root)
