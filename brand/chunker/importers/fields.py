@@ -265,7 +265,6 @@ def choose(
     """
     given = choice.names
     offered = [(column, given.get(column) or field_name(column, codec), codec) for column, codec in columns]
-    offered = [(column, "label" if column == choice.label else name, codec) for column, name, codec in offered]
     _check_names(offered, choice)
     natural = {column: codec for column, _, codec in offered}
     packs = _packs(natural, choice, dtypes or {})
@@ -368,7 +367,6 @@ def _too_wide(fields: int, chosen: Sequence[tuple[str, str, str]]) -> str:
 def is_taken(column: str, choice: FieldMapping) -> bool:
     """Return whether a user chose this column, by its own name or that of its field."""
     names = {column, field_name(column), field_name(column, "int"), choice.names.get(column, column)}
-    names |= {"label"} if column == choice.label else set()
     return not choice.columns or bool(names & set(choice.columns))
 
 
