@@ -203,7 +203,8 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = front_size(len(packed), len(dictionary), len(rows)) + np.cumsum(sizes) - sizes
         rows["index"] = old - np.searchsorted(left_out, old)
-        front = pack_front(packed, dictionary, rows, number=number, data_set_id=bytes.fromhex(part))
+        identity = bytes.fromhex(part)
+        front = pack_front(packed, dictionary, rows, number=number, data_set_id=identity, minor=header.minor)
         with (work / "chunk").open("wb") as file:
             file.write(front)
             file.writelines(each for each in samples if each is not None)

@@ -70,11 +70,19 @@ def front_size(header_size: int, dictionary_size: int, samples: int) -> int:
     return PREAMBLE_SIZE + header_size + dictionary_size + ROW.itemsize * samples
 
 
-def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, number: int, data_set_id: bytes) -> bytes:
-    """Return the bytes before the first sample; `rows` must hold final offsets."""
+def pack_front(
+    header: bytes,
+    dictionary: bytes,
+    rows: NDArray[np.void],
+    *,
+    number: int,
+    data_set_id: bytes,
+    minor: int = VERSION_MINOR,
+) -> bytes:
+    """Return the bytes before the first sample; `rows` must hold final offsets. `minor` is `Header.minor`."""
     sizes = len(header), len(dictionary), len(rows)
     file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
-    preamble = _PREAMBLE.pack(MAGIC, VERSION_MAJOR, VERSION_MINOR, *sizes, number, file_size, data_set_id, 0)
+    preamble = _PREAMBLE.pack(MAGIC, VERSION_MAJOR, minor, *sizes, number, file_size, data_set_id, 0)
     rest = header + dictionary + rows.tobytes()
     digest = xxhash.xxh3_64(preamble[:PREAMBLE_CHECKSUM_AT])
     digest.update(rest)

@@ -25,12 +25,17 @@ from brand.formats.constants import (
     MAX_HEADER_UNPACKED,
     MAX_SAMPLES,
     VERSION_MAJOR,
+    VERSION_MINOR,
+    VERSION_OF_LISTS,
 )
 
 FIXED: Final = {"int": "q", "float": "d"}
 """Codecs of fixed size (8 bytes), with their `struct` letter."""
 
-VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio")
+ELEMENTS: Final = {f"list[{codec}]": codec for codec in ("image", "audio", "str", "ndarray", "int", "float")}
+"""Codec of a list -> codec of its elements."""
+
+VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio", *ELEMENTS)
 CODECS: Final = (*FIXED, *VARIABLE)
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -110,6 +115,11 @@ class Header:
     def chunks(self) -> int:
         return -(-self.samples // self.chunk_size)
 
+    @property
+    def minor(self) -> int:
+        """Minor version of the chunks and the manifest: the lowest one that has the codecs of the schema."""
+        return VERSION_OF_LISTS if any(codec in ELEMENTS for _, codec in self.schema.fields) else VERSION_MINOR
+
     def chunk_samples(self, number: int) -> int:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
 
@@ -119,8 +129,12 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
-        """Check a header object read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
+        """Check a header object read from `path`, and return the header.
+
+        Raises `LayoutError`, `OversizedError`, and `VersionError` for a codec of a newer version.
+        """
         try:
+            _check_codecs(value["schema"], path)
             classes = value["classes"]
             header = cls(
                 samples=natural(value["samples"], "samples", positive=True),
@@ -141,6 +155,14 @@ class Header:
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
             raise OversizedError("the header exceeds a limit of the format", path=path)
         return header
+
+
+def _check_codecs(fields: Any, path: str | Path) -> None:
+    """Raise `VersionError` for a codec that this library does not know: a newer minor version may have added it."""
+    unknown = next((codec for _, codec in fields if isinstance(codec, str) and codec not in CODECS), None)
+    if unknown is not None:
+        what, hint = "a field has a codec that is not known", "Install the newest brand-data to read it"
+        raise VersionError(what, path=path, expected=f"one of {', '.join(CODECS)}", found=unknown, hint=hint)
 
 
 def check_major(found: int, path: str | Path, chunk: int | None = None) -> None:

@@ -137,7 +137,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
         "files": {name: list(facts) for name, facts in manifest.files.items()},
         "companions": {name: list(facts) for name, facts in manifest.companions.items()},
     }
-    return pack_signed(_MARKER, facts)
+    return pack_signed(_MARKER, facts, minor=manifest.header.minor)
 
 
 def read_manifest(folder: Path) -> Manifest:

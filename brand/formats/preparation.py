@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError
-from brand.formats.header import Schema
+from brand.formats.header import ELEMENTS, Schema
 from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
 from brand.formats.values import Buffer
 
@@ -153,19 +153,25 @@ def checked(
 ) -> dict[str, Preparation]:
     """Check decode specs of fields.
 
-    The fields must exist, be decoded, have the right codec, and be among `fields` (None: all). Raises `SchemaError`,
-    `UsageError`.
+    The fields must exist, be decoded, have the right codec or be lists of it, and be among `fields` (None: all). Raises
+    `SchemaError`, `UsageError`.
     """
     kinds = dict(schema.fields)
     for name, how in decode.items():
         if not isinstance(how, Preparation):
             raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
-        if kinds.get(name) != how.codec:
+        codec = kinds.get(name, "")
+        if ELEMENTS.get(codec, codec) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
             raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
             raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
     return dict(decode)
+
+
+def for_server(decode: Mapping[str, Preparation], schema: Schema) -> dict[str, Preparation]:
+    """Return the decode specs that a data server can apply: the elements of lists are decoded by the client."""
+    return {name: how for name, how in decode.items() if schema.codec(name) not in ELEMENTS}
 
 
 def to_json(how: Preparation) -> dict[str, Any]:

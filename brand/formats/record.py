@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.header import FIXED, Schema
-from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, instead, lengths
+from brand.formats.values import DECODERS, Buffer, as_float, decode_str, encode_column, instead, lengths
 from brand.native import CORE, XXH3
 from brand.printable import printable
 
@@ -326,7 +326,7 @@ def _column(name: str, samples: Sequence[Mapping[str, Any]], called: Sequence[st
 
 
 def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> NDArray[Any]:
-    convert, dtype = (operator.index, np.int64) if codec == "int" else (_number, np.float64)
+    convert, dtype = (operator.index, np.int64) if codec == "int" else (as_float, np.float64)
     if isinstance(values, np.ndarray) and values.dtype == dtype:
         return values
     try:
@@ -341,9 +341,3 @@ def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence
                 found = f"{type(value).__name__} ({value!r:.40}){instead(codec, value)}"
                 raise SchemaError(f"{called[position]}, field {name!r}: expected {codec}, found {found}") from None
         raise
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str | bytes):
-        raise TypeError
-    return float(value)

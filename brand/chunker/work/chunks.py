@@ -194,7 +194,12 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
-            packer.plan.packed_header, dictionary, rows, number=number, data_set_id=packer.plan.data_set_id
+            packer.plan.packed_header,
+            dictionary,
+            rows,
+            number=number,
+            data_set_id=packer.plan.data_set_id,
+            minor=header.minor,
         )
         file.seek(0)
         _write_all(file, front, path)
