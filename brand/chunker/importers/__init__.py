@@ -8,6 +8,7 @@ textfiles   JSON Lines, CSV and TSV
 tables      a table given to `pack`
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
+lists       lists of files, and files that a text names
 files       the files of a source, also compressed ones
 """
 

@@ -4,10 +4,12 @@
     binary              image or audio if the first values are such files, else bytes
     struct{bytes, path} image or audio, as Hugging Face's `Image` and `Audio` are stored; the path is left out
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
+    list of text        list[str]; of binary or struct{bytes, path}: list[image] or list[audio], as for one file
     dates, decimals     str      other lists, structs     json     dictionary      as its values
 
 `ClassLabel` of Hugging Face is an `int`; if its column is called `label`, its names become the classes. A type has a
-*layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes and path), or `plain`.
+*layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes and path), `files`
+(lists of them), or `plain`.
 Only this module imports pyarrow.
 """
 
@@ -22,11 +24,13 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
+from brand.chunker.importers.lists import codec_of_files
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
 from brand.formats.record import Numbered
 
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
+_LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
 
@@ -57,7 +61,11 @@ def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         if _is_number(kind.value_type):
             return "ndarray", "numbers"
-        return ("ndarray", "nested") if feature.get("_type") in _ARRAYS else ("json", "plain")
+        if feature.get("_type") in _ARRAYS:
+            return "ndarray", "nested"
+        codec, layout = layout_of(kind.value_type, _element(feature))
+        codec = f"list[{codec}]"
+        return (codec, "files" if layout == "file" else "plain") if codec in _LISTS else ("json", "plain")
     if types.is_null(kind):
         return "null", "plain"
     if types.is_boolean(kind) or types.is_integer(kind):
@@ -73,6 +81,12 @@ def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
         return _MEDIA.get(str(feature.get("_type")), "?"), "plain"
     text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
     return ("str", "plain") if text or types.is_temporal(kind) or types.is_decimal(kind) else ("json", "plain")
+
+
+def _element(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the feature of the elements of a list: `List(Image())`, `Sequence(Image())`, and `[Image()]`."""
+    inner = feature.get("feature")
+    return inner if isinstance(inner, dict) else {}
 
 
 def _is_number(kind: Any) -> bool:
@@ -93,8 +107,11 @@ def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     if layout != "tensor" and isinstance(column, arrow().ExtensionArray):
         column = column.storage
     if layout == "file" and codec != "json":
-        # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
-        return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
+        return list(map(_content, column.to_pylist()))
+    if layout == "files" and codec != "json":
+        return [value and [_content(file) for file in value] for value in column.to_pylist()]
+    if codec == "list[ndarray]":
+        return _listed_arrays(column)
     if column.null_count == 0 and codec == natural:
         if layout == "number":
             exact = np.int64 if codec == "int" else np.float64
@@ -112,6 +129,25 @@ def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
         dtype = kind.to_pandas_dtype()
         return [None if value is None else np.asarray(value, dtype) for value in column.to_pylist()]
     return column.to_pylist()
+
+
+def _content(file: Mapping[str, Any] | None) -> Any:
+    """Return the bytes of a struct{bytes, path}.
+
+    A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
+    """
+    return file and (file["path"] if file["bytes"] is None else file["bytes"])
+
+
+def _listed_arrays(column: Any) -> list[Any]:
+    """Return lists of lists of numbers as lists of arrays of the column's dtype; other lists as they are."""
+    kind = column.type
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    dtype = kind.to_pandas_dtype() if _is_number(kind) else None
+    return [
+        value and [None if item is None else np.asarray(item, dtype) for item in value] for value in column.to_pylist()
+    ]
 
 
 def _arrays(column: Any) -> Any:
@@ -143,13 +179,17 @@ class ArrowFields:
         """
         features = _features(schema)
         self._layouts = {column.name: layout_of(column.type, features.get(column.name, {})) for column in schema}
-        open_ones = [name for name, (codec, _) in self._layouts.items() if codec == "?" and is_taken(name, choice)]
+        open_ones = [name for name, (codec, _) in self._layouts.items() if "?" in codec and is_taken(name, choice)]
         looked_at = first_rows(open_ones) if open_ones else {}
         natural = []
         for name in order or self._layouts:
             codec, layout = self._layouts[name]
             if codec == "?":
                 codec = codec_of_bytes(_bytes_of(looked_at[name], layout)) if name in open_ones else "bytes"
+            if codec == "list[?]":
+                codec = (
+                    codec_of_files(name, looked_at[name].to_pylist(), choice.codecs) if name in open_ones else "json"
+                )
             natural.append((name, codec))
         self._natural = dict(natural)
         self.fields: Fields = choose(natural, choice)
@@ -191,7 +231,13 @@ def _features(schema: Any) -> Mapping[str, Any]:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}
+    lists = {name: {"feature": value[0]} for name, value in (features or {}).items() if _is_short_list(value)}
+    return {name: value for name, value in (features or {}).items() if isinstance(value, dict)} | lists
+
+
+def _is_short_list(feature: Any) -> bool:
+    """Whether a feature is written `[Image()]`, which means `List(Image())`."""
+    return isinstance(feature, list) and len(feature) == 1
 
 
 def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:

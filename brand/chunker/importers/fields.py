@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from brand.chunker.importers.lists import parsed_list
 from brand.chunker.sources.shards import Block
 from brand.errors import UsageError
-from brand.formats.header import CODECS, Schema, is_field_name
+from brand.formats.header import CODECS, ELEMENTS, Schema, is_field_name
 from brand.formats.media import HEAD_BYTES, kind_of
 from brand.printable import printable
 
@@ -186,6 +187,8 @@ def _parsed(name: str, codec: str, text: str) -> Any:
             return json.loads(text)
         if codec == "ndarray":
             return np.asarray(json.loads(text))
+        if codec in ELEMENTS:
+            return parsed_list(text)
         return _PARSERS[codec](text)
     except ValueError:
         raise UsageError(f"--null {name}={text}: that is not a value for a field of codec {codec}") from None

@@ -7,8 +7,9 @@
 
 The columns and their codecs are inferred from the first lines of each file; whole and other numbers together are
 `float`. An empty cell is an empty text, or a missing value in a field of numbers or JSON. `--field NAME=json` and
-`NAME=ndarray` parse the cells of a column. A JSON file is cut into stretches of `STRETCH_BYTES`, which several
-processes read at once; a compressed file is one stretch.
+`NAME=ndarray` parse the cells of a column, and so do lists. A text in a field of images or audio (`NAME=image`,
+`NAME=list[image]`) is the path of a file below the folder of the text file. A JSON file is cut into stretches of
+`STRETCH_BYTES`, which several processes read at once; a compressed file is one stretch.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.lists import with_files
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
+from brand.formats.header import ELEMENTS
 from brand.formats.record import Numbered
 
 STRETCH_BYTES: Final = 64 << 20
@@ -39,7 +42,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 _INT: Final = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|nan|inf|-inf|NaN", re.ASCII)
-_PARSED: Final = ("json", "ndarray")
+_PARSED: Final = ("json", "ndarray", *ELEMENTS)
 
 
 class JsonLines(Shards):
@@ -60,6 +63,9 @@ class JsonLines(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
+        yield from with_files(self.schema, self._read(number), self._stretches[number][0].path.parent)
+
+    def _read(self, number: int) -> Iterator[Block | Bad]:
         file, low, high = self._stretches[number]
         before = partial(_lines_before, file.path, low)
         rows: list[dict[str, Any]] = []
@@ -182,6 +188,9 @@ class Csv(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
+        yield from with_files(self.schema, self._read(number), self._files[number].path.parent)
+
+    def _read(self, number: int) -> Iterator[Block | Bad]:
         file = self._files[number]
         rows: list[list[str]] = []
         places: list[int] = []

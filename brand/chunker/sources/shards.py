@@ -35,7 +35,7 @@ from brand.chunker.sources.spool import (
 )
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
-from brand.formats.header import Schema
+from brand.formats.header import ELEMENTS, Schema
 from brand.formats.media import other_kind
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
@@ -235,11 +235,14 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
 def _check_files(schema: Schema, block: Block) -> None:
     """Raise `SchemaError` if a value of an image or audio field is not such a file."""
     for name, codec in schema.variable:
-        if codec in ("image", "audio"):
-            for called, data in zip(block.called, block.columns[name], strict=True):
-                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
-                if found:
-                    raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
+        kind = ELEMENTS.get(codec, codec)
+        if kind in ("image", "audio"):
+            for called, value in zip(block.called, block.columns[name], strict=True):
+                for position, data in enumerate(value or () if kind != codec else (value,)):
+                    found = other_kind(kind, data) if isinstance(data, bytes) and data else ""
+                    if found:
+                        where = f"element {position}: " if kind != codec else ""
+                        raise SchemaError(f"{called}, field {name!r} ({codec}): {where}its contents are {found}")
 
 
 def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:
