@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from brand import collect
 from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
-from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
+from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of, table_options
 from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
@@ -31,8 +31,9 @@ def append() -> None:
 
 @append.command(help=f"Add the image folder SRC to the collection DST, or begin it. {_THEN}")
 @folder_verb
-def images(src: str, dst: str, chosen: Options, on_progress: OnProgress) -> Report:
-    return collect.append_images(src, dst, chosen, on_progress=on_progress)
+@table_options
+def images(src: str, dst: str, chosen: Options, on_progress: OnProgress, **beside: Any) -> Report:
+    return collect.append_images(src, dst, chosen, **beside, on_progress=on_progress)
 
 
 @append.command(help=f"Add the audio folder SRC to the collection DST, or begin it. {_THEN}")

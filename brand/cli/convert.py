@@ -135,27 +135,32 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     return pairs
 
 
-def import_verb(kind: str, run: Run) -> Callable[..., None]:
-    """Make the command that converts one format of another tool; `run` converts with its options."""
-
-    @_always
-    @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
-    @click.option(
+_FIELD_OPTIONS: Final = options(
+    click.option("--columns", metavar="NAME,...", help="The columns to take (default: all)."),
+    click.option(
         "--field",
         "codecs",
         metavar="NAME=CODEC",
         multiple=True,
         callback=_pairs,
         help=f"Store a field with another codec: {' '.join(CODECS)}.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--null",
         "nulls",
         metavar="NAME=VALUE",
         multiple=True,
         callback=_pairs,
         help="Value in place of a missing one (default: it is an error).",
-    )
+    ),
+)
+
+
+def import_verb(kind: str, run: Run) -> Callable[..., None]:
+    """Make the command that converts one format of another tool; `run` converts with its options."""
+
+    @_always
+    @_FIELD_OPTIONS
     @_on_error("sample")
     @one_machine
     @_JSON
@@ -185,19 +190,46 @@ def convert() -> None:
     """Convert files, or data of another tool, into a data set."""
 
 
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a table beside a folder of images. The command receives keywords of `convert_images`."""
+
+    @click.option("--table", type=click.Path(), help="CSV, TSV, JSON lines or Parquet with a row for each image.")
+    @click.option("--key", metavar="NAME", help="The column of that table that names the images.")
+    @_FIELD_OPTIONS
+    @functools.wraps(command)
+    def wrapped(
+        *positional: Any, columns: str | None, codecs: dict[str, str], nulls: dict[str, str], **given: Any
+    ) -> Any:
+        chosen = FieldMapping(names_of(columns), codecs, nulls) if columns or codecs or nulls else None
+        return command(*positional, choice=chosen, **given)
+
+    return wrapped
+
+
 @convert.command()
 @folder_verb
+@table_options
 @several_machines
-def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | TaskReport:
+def images(
+    src: str,
+    dst: str,
+    options: Options,
+    on_progress: OnProgress,
+    table: str | None,
+    key: str | None,
+    choice: FieldMapping | None,
+    **together: Any,
+) -> Report | TaskReport:
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
     Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
     s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
-    plan = functools.partial(plan_images, src, dst, options)
+    beside: dict[str, Any] = {"table": table, "key": key, "choice": choice}
+    plan = functools.partial(plan_images, src, dst, options, **beside)
     report = convert_together(plan, dst, options, on_progress, **together)
-    return convert_images(src, dst, options, on_progress=on_progress) if report is None else report
+    return convert_images(src, dst, options, **beside, on_progress=on_progress) if report is None else report
 
 
 TRANSCRIPTS: Final = click.option(

@@ -214,6 +214,16 @@ def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequenc
     return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
+def split_record(schema: Schema, record: bytes) -> tuple[list[int | float], list[bytes]]:
+    """Return the fixed fields and the payloads of a record, in the schema's order: the reverse of `record_parts`."""
+    numbers = head_struct(schema).unpack_from(record)
+    payloads, start = [], head_struct(schema).size
+    for length in numbers[len(schema.fixed) :]:
+        payloads.append(record[start : start + length])
+        start += length
+    return list(numbers[: len(schema.fixed)]), payloads
+
+
 class RecordDecoder:
     """Record -> values of its fields, images and audio as bytes.
 

@@ -9,6 +9,7 @@ tables      a table given to `pack`
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
 lists       lists of files, and files that a text names
+beside      a table beside a folder of images
 files       the files of a source, also compressed ones
 """
 

@@ -32,7 +32,13 @@ def codec_of_files(column: str, rows: Sequence[Any], codecs: Mapping[str, str]) 
         return f"list[{known.pop()}]"
     if column in codecs:
         return "json"
-    what = "both images and audio" if known else "other bytes than images or audio" if kinds else "no file in the rows that were read"
+    what = (
+        "both images and audio"
+        if known
+        else "other bytes than images or audio"
+        if kinds
+        else "no file in the rows that were read"
+    )
     how = f"give --field {column}=list[image] or leave it out with --columns"
     raise UsageError(f"column {column!r} holds lists with {what}, so its codec is unknown: {how}")
 

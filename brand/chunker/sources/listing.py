@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -42,8 +42,11 @@ ENTRY: Final = np.dtype(
 
 _BLOCK: Final = 1 << 18
 
-SIDECARS: Final = {".txt": 1, ".lab": 2}
-"""Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
+SIDECARS: Final = {".txt": 1, ".lab": 2, ".json": 4}
+"""Suffix of a file that belongs to the file next to it -> its bit in `sidecar`. The first text found is used."""
+TEXT_BITS: Final = SIDECARS[".txt"] | SIDECARS[".lab"]
+SIDECARS_OF: Final = {"image": (".txt", ".json"), "audio": (".txt", ".lab")}
+"""Field of a file -> suffixes of the files that may belong to it."""
 
 
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
@@ -202,7 +205,7 @@ def join_table(
     Raises `UsageError` if the table lacks one of the two columns or a wanted one, `SourceError` if a row names no audio
     file, or names one for the second time.
     """
-    find = _Finder(listing)
+    find = Finder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
     rows = _TableRows(table, tuple(columns))
@@ -244,18 +247,23 @@ def not_taken(table: Path, left: Sequence[str]) -> str:
     return what + (f"; --columns {can} adds {them}" if can else "")
 
 
-class _Finder:
-    """Key -> index, by hashed key."""
+class Finder:
+    """Name of a file -> its index, by hashed name: its key, or with `stems` the key without its ending."""
 
-    def __init__(self, listing: Listing) -> None:
-        hashes = np.fromiter((_hash(listing.key(i)) for i in range(len(listing))), np.uint64, len(listing))
-        self._listing, self._order = listing, np.argsort(hashes, kind="stable")
+    def __init__(self, listing: Listing, *, stems: bool = False) -> None:
+        self._name: Callable[[int], str] = (lambda i: os.path.splitext(listing.key(i))[0]) if stems else listing.key
+        hashes = np.fromiter((_hash(self._name(i)) for i in range(len(listing))), np.uint64, len(listing))
+        self._order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
 
-    def __call__(self, key: str) -> int | None:
-        at = int(np.searchsorted(self._hashes, np.uint64(_hash(key))))
-        index = int(self._order[at]) if at < len(self._order) else -1
-        return index if index >= 0 and self._listing.key(index) == key else None
+    def __call__(self, name: str) -> int | None:
+        """Return the index of a file; None if there is no such file. Raises ValueError if there are several."""
+        wanted = np.uint64(_hash(name))
+        low, high = np.searchsorted(self._hashes, wanted, "left"), np.searchsorted(self._hashes, wanted, "right")
+        found = [index for index in self._order[low:high].tolist() if self._name(index) == name]
+        if len(found) > 1:
+            raise ValueError(f"there are {len(found)} files {name!r}, with several endings")
+        return found[0] if found else None
 
 
 class _TableRows:

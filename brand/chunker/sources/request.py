@@ -17,16 +17,18 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.filetable import FileTable, join_rows
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
-from brand.chunker.sources.listing import join_table, not_taken
+from brand.chunker.sources.listing import SIDECARS, SIDECARS_OF, TEXT_BITS, join_table, not_taken
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
@@ -129,8 +131,9 @@ def leave_out_unusable(
         if bad:
             source.leave_out([index for index, _ in bad])
     if alone:
+        of = {"image": "image", "audio": "audio file"}[source.file_field]
         alone.difference_update(source.all_sidecars())
-        problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, f"the {of} that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
@@ -196,6 +199,8 @@ class FolderRequest:
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
     """Other columns of the table that become fields."""
+    rows: FileTable | None = None
+    """A table with a row for each file."""
     options: Options = field(default_factory=Options)
 
 
@@ -251,13 +256,14 @@ def make_request(
     options: Options | None,
     table: Target | None = None,
     columns: Sequence[str] = (),
+    rows: FileTable | None = None,
 ) -> FolderRequest:
     """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
-    root = Path(os.path.normpath(local_source(src)))
+    root = source_folder(src)
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
@@ -265,7 +271,15 @@ def make_request(
     if transcripts is not None and not transcripts.is_file():
         what = "it is not a file" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, TSV or CSV")
-    return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
+    chosen = options or Options()
+    if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
+        chosen = replace(chosen, labels=False)
+    return FolderRequest(root, kind, transcripts, tuple(columns), rows, chosen)
+
+
+def source_folder(src: Target) -> Path:
+    """Return the folder that a user names. Raises `UsageError` as `local_source` does."""
+    return Path(os.path.normpath(local_source(src)))
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -297,27 +311,64 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
 
     Raises `UsageError`, and `SourceError` if a file cannot be used or none is left.
     """
-    table, options = request.table, request.options
-    sidecars = request.kind == "audio" and table is None
+    rows, options = request.rows, request.options
+    table = request.table if rows is None else rows.path
+    sidecars = SIDECARS_OF[FIELDS[request.kind]] if table is None else ()
     folder = scan_folder(request.root, scratch, options, sidecars=sidecars, exclude=table, on_progress=on_progress)
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
-    if table is not None:
-        unusable = {problem.path for problem in folder.problems}
+    unusable, without_row = {problem.path for problem in folder.problems}, np.zeros(0, bool)
+    if rows is not None:
+        notes += [*rows.source.notes, *_not_classes(request.root)]
+        problems, without_row = join_rows(rows, request.root, folder.listing, unusable)
+        folder.problems += problems
+    elif table is not None:
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
         notes += [not_taken(table, left)] if left else []
         without = len(folder.listing) - told
         notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
-    with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
+    beside = folder.listing.entries["sidecar"]
+    with_text = request.table is not None or bool((beside & TEXT_BITS).any())
+    with_json = bool((beside & SIDECARS[".json"]).any())
+    if table is None:
+        notes += _lacking(request.kind, beside, with_text=with_text, with_json=with_json)
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
             "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
         )
-    source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
+    source = FolderSource(
+        folder,
+        FIELDS[request.kind],
+        with_text=with_text,
+        with_json=with_json,
+        with_duration=with_duration,
+        rows=None if rows is None else rows.fields,
+    )
+    if without_row.any() and options.skip_errors:
+        source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+
+
+def _not_classes(root: Path) -> list[str]:
+    """Return a note if the folders of a source with a table could be classes."""
+    with os.scandir(root) as entries:
+        folders = any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
+    return ["Folders are no classes here: the table says what belongs to a file"] if folders else []
+
+
+def _lacking(kind: Kind, beside: NDArray[np.uint32], *, with_text: bool, with_json: bool) -> list[str]:
+    """Return notes on files that lack the text or the JSON which other files have next to them."""
+    file = {"images": "image", "audio": "audio file"}[kind]
+    texts, objects = (int(np.count_nonzero((beside & bits) == 0)) for bits in (TEXT_BITS, SIDECARS[".json"]))
+    notes = (
+        [f"{counted(texts, file)} without a text next to it; the text is empty there"] if with_text and texts else []
+    )
+    if with_json and objects:
+        notes.append(f"{counted(objects, file)} without a .json next to it; the value is null there")
+    return notes
 
 
 @contextmanager

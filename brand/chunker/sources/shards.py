@@ -228,7 +228,7 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
             singly = (_take(plan, shard, writer, block.only(position)) for position in range(len(block)))
             return [problem for problems in singly for problem in problems]
         problem = Problem.of(f"{shard.name}, {block.called[0]}", str(error).removeprefix(f"{block.called[0]}, "))
-        return _left_out(plan, shard, problem, str(error), _hint_for(plan.source, block))
+        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block))
     return []
 
 
@@ -251,7 +251,7 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
     raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
 
 
-def _hint_for(source: Shards, block: Block) -> str:
+def hint_for(source: Shards, block: Block) -> str:
     """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":
