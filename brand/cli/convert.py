@@ -325,7 +325,7 @@ def print_report(report: Report, noun: str = "file") -> None:
         f" of {report.chunk_size:,} in {report.target}"
     )
     if report.classes is None and noun == "file":
-        echo("No labels: there are no class folders, or they were not asked for")
+        echo("No classes: there are no class folders, or they were not asked for")
     if report.classes is not None:
         more = "" if len(report.classes) <= _SHOWN else f" and {len(report.classes) - _SHOWN:,} more"
         echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")
