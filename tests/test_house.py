@@ -17,8 +17,17 @@ from tests.support import LIMIT_S
 pytestmark = pytest.mark.usefixtures("real_start")
 MOST_PARAMETERS = 8
 """Of a constructor; more belong into a value object."""
-FOREIGN = {"argtypes", "restype", "writeable", "filename", "ignore_data_skip"}
-"""Fields of objects of other libraries, which are made to be assigned."""
+FOREIGN = {
+    "argtypes",
+    "restype",
+    "writeable",
+    "filename",
+    "ignore_data_skip",
+    "cell_contents",
+    "__kwdefaults__",
+    "state",
+}
+"""Fields of objects of Python and of other libraries, which are made to be assigned."""
 
 
 def python(*code: str, check: bool = True) -> str:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -70,8 +70,9 @@ class Conversion:
         found = self._write_chunks(plan, builder)
         self._compare(builder)
         with storage_errors(work.name, "cannot write"):
-            manifest = work.seal(plan, builder, work.companions)
-        return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
+            manifest = work.seal(plan, builder, work.companions, self.source.noticed)
+        seconds = time.monotonic() - started
+        return replace(self._report(plan, manifest.stored_bytes, found, seconds), noticed=manifest.noticed)
 
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each finished one. Returns how many an earlier run had made."""
@@ -88,7 +89,7 @@ class Conversion:
                     waiting.append(publishers.submit(self.work.publish_chunk, number, packer.temporary(number), chunk))
                 while waiting and (waiting[0].done() or len(waiting) > most):
                     waiting.popleft().result()
-                builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
+                builder.add(number, chunk.rows, chunk.checksum, chunk.columns, chunk.counts)
                 found += chunk.found
                 done += len(chunk.rows)
                 done_bytes += int(chunk.rows["raw_size"].sum(dtype=np.int64))

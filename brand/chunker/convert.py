@@ -18,8 +18,10 @@ from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.beside import images_request
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
+from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -33,7 +35,7 @@ from brand.chunker.sources.request import (
 )
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
-from brand.chunker.sources.spool import encoded, spool
+from brand.chunker.sources.spool import spool
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
@@ -130,6 +132,27 @@ def convert_from(
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
+def convert_tokens(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    tokens: TokenOptions | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Convert token files of language models: `.bin` with or without `.idx`, `.npy`, `.npz`; a file or a pattern.
+
+    Samples have `tokens`, an array of shape (tokens,) of the file's type; and `count`, the number of tokens, if each
+    sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
+    """
+    started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
+        source = open_tokens(local_source(src), tokens, work.folder)
+        report = Conversion(work, source, "tokens", None, options, on_progress).run()
+    notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
+    return replace(report, notes=notes, seconds=time.monotonic() - started)
+
+
 def pack(
     samples: Any,
     dst: Target,
@@ -156,7 +179,8 @@ def pack(
             A table needs none: then each column is a field, and its type determines the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
-        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk 4 MiB).
+        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
+            MiB).
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
         compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
         jobs: Processes (default: one per core). The result does not depend on it.

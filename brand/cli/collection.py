@@ -10,7 +10,17 @@ import click
 from brand import collect
 from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
-from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of, table_options
+from brand.cli.convert import (
+    IMPORTS,
+    TEXT_COLUMNS,
+    TOKENS_HELP,
+    TRANSCRIPTS,
+    folder_verb,
+    import_verb,
+    names_of,
+    table_options,
+    token_verb,
+)
 from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
@@ -50,6 +60,9 @@ def audio(
 for _kind, _help in IMPORTS.items():
     _said = f"{_help.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
     append.command(_kind, help=_said)(import_verb(_kind, collect.append_from))
+
+_said = f"{TOKENS_HELP.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
+append.command("tokens", help=_said)(token_verb(collect.append_tokens))
 
 
 @append.command()

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import click
 
-from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker import Options, Report, TokenOptions, convert_audio, convert_from, convert_images, convert_tokens
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.tokens import DTYPES
 from brand.chunker.plan.report import OnProgress
 from brand.cli.dataset import FOLDER, options
-from brand.cli.output import Meter, duration, echo, meter, print_json, size
+from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
 from brand.formats.header import CODECS
@@ -185,6 +186,40 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
     return verb
 
 
+def token_verb(run: Callable[..., Report]) -> Callable[..., None]:
+    """Make the command that converts token files; `run` converts with its options."""
+
+    @_always
+    @click.option("--dtype", type=click.Choice(DTYPES), help="Type of the tokens in files that do not say it.")
+    @click.option("--block", type=click.IntRange(1), help="Tokens of each sample (default: a sample is a document).")
+    @click.option("--stride", type=click.IntRange(1), help="Tokens from one block to the next (default: --block).")
+    @click.option("--end-of-text", type=click.IntRange(0), help="The token at the end of each document.")
+    @click.option("--vocabulary", type=click.IntRange(1), help="Refuse tokens that are not below this number.")
+    @one_machine
+    @_JSON
+    def verb(
+        src: str,
+        dst: str,
+        *,
+        dtype: str | None,
+        block: int | None,
+        stride: int | None,
+        end_of_text: int | None,
+        vocabulary: int | None,
+        as_json: bool,
+        **given: Any,
+    ) -> None:
+        tokens = TokenOptions(dtype, block, stride, end_of_text, vocabulary)
+        _run(
+            lambda options, on_progress: run(src, dst, options, tokens=tokens, on_progress=on_progress),
+            given | {"on_error": "fail"},
+            "sample",
+            as_json=as_json,
+        )
+
+    return verb
+
+
 @click.group()
 def convert() -> None:
     """Convert files, or data of another tool, into a data set."""
@@ -282,6 +317,9 @@ IMPORTS: Final = {
 for _kind, _help in IMPORTS.items():
     convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
 
+TOKENS_HELP: Final = "Convert the token files SRC (.bin, .npy, .npz): a file, or a pattern."
+convert.command("tokens", help=f"{TOKENS_HELP} {_EVERYWHERE}")(token_verb(convert_tokens))
+
 
 @click.command()
 @click.argument("dst", type=FOLDER)
@@ -335,6 +373,8 @@ def print_report(report: Report, noun: str = "file") -> None:
         echo(f"{counted(report.chunks_found, 'chunk')} found, from a run that was stopped")
     for note in report.notes:
         echo(note)
+    for fact in report.noticed:
+        echo(noticed_line(fact))
     if report.skipped:
         echo(
             f"{counted(len(report.skipped), noun)} cannot be used"

@@ -16,6 +16,7 @@ import click
 
 from brand.errors import MissingExtraError, UsageError
 from brand.errors import size as size
+from brand.formats.noticed import Noticed
 from brand.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ Meter = Callable[[str, int, int | None, int, int | None], None]
 def echo(line: str, *, err: bool = False) -> None:
     """Print one line for people, with control characters escaped. Commands print all lines here, and JSON elsewhere."""
     click.echo(printable(line), err=err)
+
+
+def noticed_line(fact: Noticed) -> str:
+    """Return a noticed fact as one line: the sentence, and the example."""
+    field = f" in field {fact.field!r}" if fact.field else ""
+    return f"Noticed{field}: {fact.text} (e.g. {fact.example})"
 
 
 def print_json(value: Any) -> None:

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import chunk_run, echo, new_table, print_json, size
+from brand.cli.output import chunk_run, echo, new_table, noticed_line, print_json, size
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.media import kind_of
 from brand.formats.values import FieldList
@@ -46,6 +46,8 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(_facts(summary))
+    for fact in summary.noticed:
+        echo(noticed_line(fact))
     sizes = [(f"{size(low)} - {size(2 * low)}", count) for low, count in summary.size_histogram.items()]
     console.print(_bars("sample sizes", sizes))
     if summary.class_counts is not None:

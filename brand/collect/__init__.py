@@ -15,6 +15,7 @@ from brand.collect.append import append_data_set as append_data_set
 from brand.collect.append import append_from as append_from
 from brand.collect.append import append_images as append_images
 from brand.collect.append import append_samples as append_samples
+from brand.collect.append import append_tokens as append_tokens
 from brand.collect.changes import NamedSamples as NamedSamples
 from brand.collect.changes import delete as delete
 from brand.collect.changes import overlay as overlay

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker import (
+    Options,
+    Report,
+    TokenOptions,
+    convert_audio,
+    convert_from,
+    convert_images,
+    convert_tokens,
+)
 from brand.chunker.convert import pack_samples
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.plan import Like
@@ -95,6 +103,22 @@ def append_from(
         return convert_from(kind, src, to, chosen, choice=choice, on_progress=on_progress)
 
     return _converted(collection, kind, src, options, convert)
+
+
+def append_tokens(
+    src: Target,
+    collection: Target,
+    options: Options | None = None,
+    *,
+    tokens: TokenOptions | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Add token files to a collection, as `append_images` does; the arguments are those of `convert_tokens`."""
+
+    def convert(to: str, chosen: Options) -> Report:
+        return convert_tokens(src, to, chosen, tokens=tokens, on_progress=on_progress)
+
+    return _converted(collection, "tokens", src, options, convert)
 
 
 def append_samples(

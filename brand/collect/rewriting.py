@@ -36,11 +36,13 @@ from brand.collect.home import (
 )
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.chunk import front_size, pack_front, parse_preamble
+from brand.formats.compression import Decompressor
 from brand.formats.constants import chunk_name
 from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, seal
+from brand.formats.noticed import Counts, added, has_images, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
-from brand.formats.record import fixed_dtype
+from brand.formats.record import Records, fixed_dtype
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
@@ -196,6 +198,7 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
     packed, dictionary = pack_header(header), data.dictionary
     (out / "chunks").mkdir(parents=True)
     builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
+    unpack = Decompressor(dictionary)
     for number in range(header.chunks):
         rows = data.rows_at(kept[number * header.chunk_size :][: header.chunk_size])
         old = rows["index"].astype(np.int64)
@@ -209,10 +212,23 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
             file.write(front)
             file.writelines(each for each in samples if each is not None)
         target.publish(work / "chunk", chunk_name(number))
-        builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old))
+        counts = _counts(header, unpack, samples, rows)
+        builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old), counts)
         on_chunk(number + 1, header.chunks, int(sizes.sum()))
     seal(target, builder, data_set_id=bytes.fromhex(part), dictionary_size=len(dictionary), companions={})
     return part
+
+
+def _counts(header: Header, unpack: Decompressor, samples: Sequence[bytes | None], rows: NDArray[np.void]) -> Counts:
+    """Return the counts of `look` over stored samples; only those of images are unpacked."""
+    if not has_images(header.schema):
+        return {}
+    counts = list[Counts]()
+    for sample, row in zip(samples, rows, strict=True):
+        assert sample is not None
+        record = unpack.unpack(memoryview(sample), int(row["raw_size"]))
+        counts.append(look(header.schema, Records.of([record]), row["index"][None]))
+    return added(*counts)
 
 
 def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np.int64]:

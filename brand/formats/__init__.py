@@ -12,6 +12,8 @@ index         the .npy files that follow from the tables
 version       the versions of a collection
 arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
+heads         properties of an image that its head tells
+noticed       facts with counts that a conversion noticed
 media         detection of image and audio files, and decoding
 preparation   decoding and resizing of images and audio, before any random transform
 """

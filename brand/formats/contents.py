@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
+from brand.formats.noticed import Counts, added, has_images, look
 from brand.formats.record import RecordDecoder, Records, fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
 
@@ -57,13 +59,14 @@ def read_records(file: BinaryIO, front: ChunkFront, path: str | Path) -> Iterato
             yield row, _check(stored, row, number, path, unpack)
 
 
-def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[np.void]:
-    """Return the fixed fields of all samples of a chunk, one structured row each.
+def read_facts(file: BinaryIO, front: ChunkFront, path: str | Path) -> tuple[NDArray[np.void], Counts]:
+    """Return the fixed fields of all samples of a chunk, one structured row each, and the counts of `look`.
 
     Raises the `FormatError` of the first damaged sample.
     """
-    size = fixed_dtype(front.header.schema).itemsize
-    heads = []
+    schema = front.header.schema
+    size = fixed_dtype(schema).itemsize
+    heads, counts = [], list[Counts]()
     for row, record in read_records(file, front, path):
         if isinstance(record, FormatError):
             raise record
@@ -71,7 +74,10 @@ def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[n
             what = f"a record of {len(record)} bytes is too short for {size} bytes of numbers"
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=int(row["index"]))
         heads.append(bytes(record[:size]))
-    return fixed_columns(front.header.schema, Records.of(heads))
+        if has_images(schema):
+            with suppress(ValueError):  # `brand verify` reports a record that does not fit its schema
+                counts.append(look(schema, Records.of([record]), row["index"][None]))
+    return fixed_columns(schema, Records.of(heads)), added(*counts)
 
 
 def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:

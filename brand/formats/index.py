@@ -9,6 +9,7 @@ nothing that it has not checked.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
+from brand.formats.noticed import Counts, Noticed, added, facts_of, merged
 from brand.formats.publish import Target, file_digest
 
 _NPY_START: Final = 10
@@ -80,12 +82,15 @@ class IndexBuilder:
     def __init__(self, folder: Path, header: Header, target: str | Path) -> None:
         self.folder, self.header, self.target = folder, header, target
         self.samples = self.stored_bytes = self.raw_bytes = self.largest_sample = 0
+        self._counts: Counts = {}
         self._arrays = {name: _new_npy(folder / name, *facts) for name, facts in array_dtypes(header).items()}
         self._unknown = np.iinfo(self._arrays[PLACE_NAME].dtype).max
         self._arrays[PLACE_NAME][:] = self._unknown
 
-    def add(self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void]) -> None:
-        """Add one chunk's table and its fixed fields (one structured row a sample, in storage order).
+    def add(
+        self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void], counts: Counts
+    ) -> None:
+        """Add one chunk's table, its fixed fields (one structured row a sample, in storage order), and its counts.
 
         Raises `LayoutError` if a sample has two places.
         """
@@ -109,7 +114,13 @@ class IndexBuilder:
         self.stored_bytes += int(rows["size"].sum(dtype=np.uint64))
         self.raw_bytes += int(rows["raw_size"].sum(dtype=np.uint64))
         self.largest_sample = max(self.largest_sample, int(rows["raw_size"].max()))
+        self._counts = added(self._counts, counts)
         release(*self._arrays.values())
+
+    @property
+    def noticed(self) -> tuple[Noticed, ...]:
+        """Facts that were noticed in the samples of the added chunks."""
+        return facts_of(self._counts, self.header.samples, {})
 
     def finish(self) -> None:
         """Check that every sample has its place, and flush. Raises `LayoutError`."""
@@ -138,9 +149,18 @@ def _npy_head(dtype: np.dtype[Any], length: int) -> bytes:
 
 
 def seal(
-    target: Target, builder: IndexBuilder, *, data_set_id: bytes, dictionary_size: int, companions: Files
+    target: Target,
+    builder: IndexBuilder,
+    *,
+    data_set_id: bytes,
+    dictionary_size: int,
+    companions: Files,
+    noticed: Sequence[Noticed] = (),
 ) -> Manifest:
-    """Move a finished index into the data set at `target` and write its manifest, last of all."""
+    """Move a finished index into the data set at `target` and write its manifest, last of all.
+
+    `noticed` are facts that the samples do not show, such as rows that the source skipped.
+    """
     builder.finish()
     files: dict[str, tuple[int, str]] = {}
     for name in index_names(builder.header):
@@ -155,6 +175,7 @@ def seal(
         largest_sample=builder.largest_sample,
         files=files,
         companions=companions,
+        noticed=merged((*noticed, *builder.noticed)),
     )
     target.finish(MANIFEST_NAME, pack_manifest(manifest))
     return manifest

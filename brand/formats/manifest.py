@@ -39,11 +39,15 @@ from brand.formats.constants import (
     SHARED_PLAN_NAME,
     VERSION_MAJOR,
     VERSION_MINOR,
+    VERSION_OF_FACTS,
     VERSIONS_NAME,
     WORK_NAME,
     column_name,
 )
 from brand.formats.header import Header, canonical_json, check_major, natural
+from brand.formats.noticed import Noticed
+from brand.formats.noticed import from_json as noticed_from_json
+from brand.formats.noticed import to_json as noticed_to_json
 
 _MARKER: Final = "brand"
 # A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
@@ -121,6 +125,8 @@ class Manifest:
     """Index and columns."""
     companions: Files
     """`extras.zip` and `skipped.tsv`, if they exist."""
+    noticed: tuple[Noticed, ...] = ()
+    """What the conversion noticed about the source and the samples."""
 
     @property
     def mean_bytes(self) -> float:
@@ -137,7 +143,9 @@ def pack_manifest(manifest: Manifest) -> bytes:
         "files": {name: list(facts) for name, facts in manifest.files.items()},
         "companions": {name: list(facts) for name, facts in manifest.companions.items()},
     }
-    return pack_signed(_MARKER, facts, minor=manifest.header.minor)
+    if manifest.noticed:  # without facts, the bytes are those of version 1.0
+        facts["noticed"] = noticed_to_json(manifest.noticed)
+    return pack_signed(_MARKER, facts, VERSION_OF_FACTS if manifest.noticed else manifest.header.minor)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -162,6 +170,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
             **{name: natural(value[name], name) for name in _COUNTS},
             files=_files(value["files"]),
             companions=_files(value["companions"]),
+            noticed=noticed_from_json(value.get("noticed", [])),
         )
         if natural(value["chunks"], "chunks") != manifest.header.chunks:
             raise ValueError(f"{value['chunks']} chunks, and the header makes {manifest.header.chunks}")

@@ -36,6 +36,7 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"MM\0*", "image/tiff"),
     (0, b"\0\0\0\x0cjP  \r\n\x87\n", "image/jp2"),
     (4, b"ftypavif", "image/avif"),
+    (4, b"ftypavis", "image/avif"),
     (0, b"P5\n", "image/pnm"),
     (0, b"P6\n", "image/pnm"),
     (0, b"BM", "image/bmp"),

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar, overload
 
 import numpy as np
@@ -23,14 +23,24 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.header import FIXED, Schema
-from brand.formats.values import DECODERS, Buffer, as_float, decode_str, encode_column, instead, lengths
+from brand.formats.values import (
+    DECODERS,
+    LARGE,
+    Buffer,
+    as_float,
+    decode_str,
+    encode_column,
+    instead,
+    lengths,
+    sizes_in,
+)
 from brand.native import CORE, XXH3
 from brand.printable import printable
 
 SMALL: Final = 4096
 """Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
 
-_Piece = TypeVar("_Piece", str, bytes)
+_Piece = TypeVar("_Piece", str, Buffer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +115,22 @@ class Records(Sequence[bytes]):
         return made
 
 
+def together(pieces: Sequence[Buffer]) -> Buffer:
+    """Return the bytes of all pieces, one after the other, in fresh, writable memory.
+
+    Numpy asks for large memory pages, which are filled in a third of the time. If the pieces are small, that is not
+    worth a Python call for each.
+    """
+    sizes = lengths(pieces)
+    total = int(sizes.sum())
+    if total <= LARGE * len(sizes):
+        return bytearray().join(pieces)
+    memory = np.empty(total, np.uint8)
+    for piece, end, size in zip(pieces, np.cumsum(sizes).tolist(), sizes.tolist(), strict=True):
+        memory.data[end - size : end] = piece
+    return memory.data
+
+
 def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     """Return `size` bytes from each of these offsets of a memory on, without a copy."""
     return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
@@ -160,7 +186,11 @@ def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called:
         made = _texts_together(variable, head)
     if made is None:
         payloads = [encode_column(n, c, v, called) for (n, c), v in zip(schema.variable, variable, strict=True)]
-        made = bytearray().join(_side_by_side(bytes(head), payloads, count)), list(map(lengths, payloads))
+        columns_of_pieces = [pieces for payload in payloads for pieces in payload]
+        made = (
+            together(_side_by_side(bytes(head), columns_of_pieces, count)),
+            [sum(map(lengths, payload), np.zeros(count, np.int64)) for payload in payloads],
+        )
     memory, sizes_of = made
     sizes = head + sum(sizes_of, np.zeros(count, np.int64))
     if count and int(sizes.max()) > MAX_SAMPLE:
@@ -181,7 +211,7 @@ def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int)
     return parts
 
 
-def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[bytearray, list[NDArray[np.int64]]] | None:
+def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[Buffer, list[NDArray[np.int64]]] | None:
     """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None if any is not text.
 
     One call encodes all values. The sizes in bytes follow from the positions at which characters begin.
@@ -301,6 +331,38 @@ def _decoded(decode: Callable[[Buffer], Any], payloads: Records) -> list[Any]:
     if decode is bytes and pieces and isinstance(pieces[0], bytes):
         return pieces
     return list(map(decode, pieces))
+
+
+def payloads(schema: Schema, records: Records, name: str) -> Records:
+    """Return the payloads of one variable field, without a copy. Raises ValueError if a record is too short for it."""
+    layout = _head_dtype(schema)
+    if len(records) and int(records.sizes.min()) < layout.itemsize:
+        raise ValueError(f"a record of {int(records.sizes.min())} bytes is too short for its head of {layout.itemsize}")
+    heads = windows(records.memory, layout.itemsize)[records.starts].view(layout)
+    begin = records.starts + layout.itemsize
+    for other, _ in schema.variable:
+        size = heads[f"length of {other}"].astype(np.int64)
+        if other == name:
+            break
+        begin = begin + size
+    if (begin + size > records.starts + records.sizes).any():
+        raise ValueError(f"field {name!r} does not end within its record")
+    return Records(records.memory, begin, size)
+
+
+def elements(lists: Records) -> tuple[Records, NDArray[np.intp]]:
+    """Return the elements of payloads of lists, without a copy, and the number of the list that each is in.
+
+    Lists of numbers have no such elements. Raises ValueError if a payload is no list.
+    """
+    runs = [sizes_in(piece) for piece in lists.pieces()]
+    owner = np.repeat(np.arange(len(runs)), list(map(len, runs)))
+    sizes = np.fromiter(chain.from_iterable(runs), np.int64, len(owner))
+    heads = lists.starts + 4 * (1 + np.array(list(map(len, runs)), np.int64))
+    before = np.cumsum(sizes) - sizes
+    firsts = np.flatnonzero(np.diff(owner, prepend=-1))  # the first element of each list that has one
+    starts = heads[owner] + before - np.repeat(before[firsts], np.diff(np.append(firsts, len(owner))))
+    return Records(lists.memory, starts, sizes), owner
 
 
 def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:

@@ -26,6 +26,8 @@ _FILES: Final = ("image", "audio")
 _U32: Final = 4
 
 Buffer = bytes | bytearray | memoryview
+LARGE: Final = 256 << 10
+"""From this size on, a copy of the bytes takes longer than a Python call, so each piece is handled by itself."""
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -92,6 +94,11 @@ def encode_json(value: Any) -> bytes:
 
 def encode_ndarray(value: Any) -> bytes:
     """Return dtype number, dimensions, and elements in C order, little-endian."""
+    return b"".join(array_parts(value))
+
+
+def array_parts(value: Any) -> tuple[bytes, Buffer]:
+    """Return the payload of `encode_ndarray` in two pieces; large elements are a view of the array, without a copy."""
     array = np.asarray(value)
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_NUMBERS:
@@ -100,7 +107,8 @@ def encode_ndarray(value: Any) -> bytes:
     if array.ndim > MAX_DIMENSIONS or max(array.shape, default=0) >= 1 << 32:
         raise ValueError(f"an array of shape {array.shape} has too many or too long dimensions")
     head = struct.pack(f"<BB{array.ndim}I", _DTYPE_NUMBERS[dtype], array.ndim, *array.shape)
-    return head + np.ascontiguousarray(array, dtype).tobytes()
+    elements = np.ascontiguousarray(array, dtype)
+    return head, elements.tobytes() if elements.nbytes < LARGE else elements.reshape(-1).view(np.uint8).data
 
 
 def decode_str(payload: Buffer) -> str:
@@ -176,9 +184,9 @@ def _decode_numbers(dtype: str, payload: Buffer) -> FieldList:
     return FieldList(np.frombuffer(payload, dtype).tolist())
 
 
-def _decode_list(codec: str, payload: Buffer) -> FieldList:
-    """Decode the payload of `_encode_list`. Raises ValueError if counts and sizes disagree."""
-    decode, end = DECODERS[codec], len(payload)
+def sizes_in(payload: Buffer) -> tuple[int, ...]:
+    """Return the sizes of the elements in the payload of `_encode_list`. Raises ValueError if they do not fill it."""
+    end = len(payload)
     count = struct.unpack_from("<I", payload)[0] if end >= _U32 else end
     start = _U32 * (1 + count)
     if start > end:
@@ -186,7 +194,13 @@ def _decode_list(codec: str, payload: Buffer) -> FieldList:
     sizes = struct.unpack_from(f"<{count}I", payload, _U32)
     if start + sum(sizes) != end:
         raise ValueError(f"{count} elements end at byte {start + sum(sizes)} of a list of {end} bytes")
-    found = FieldList()
+    return sizes
+
+
+def _decode_list(codec: str, payload: Buffer) -> FieldList:
+    """Decode the payload of `_encode_list`. Raises ValueError if counts and sizes disagree."""
+    decode, found, sizes = DECODERS[codec], FieldList(), sizes_in(payload)
+    start = _U32 * (1 + len(sizes))
     for size in sizes:
         found.append(decode(payload[start : start + size]))
         start += size
@@ -222,12 +236,18 @@ def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
     return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
-def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> list[bytes]:
-    """Return the payloads of one field. Raises `SchemaError` that names the faulty sample by its entry in `called`."""
+def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> list[list[Buffer]]:
+    """Return the payloads of one field, as columns of pieces that follow each other.
+
+    Raises `SchemaError` that names the faulty sample by its entry in `called`.
+    """
     encode = ENCODERS[codec]
     try:
+        if codec == "ndarray":
+            pieces = list(map(array_parts, values))
+            return [[head for head, _ in pieces], [elements for _, elements in pieces]]
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
-        return list(map(str.encode if codec == "str" else encode, values))
+        return [list(map(str.encode if codec == "str" else encode, values))]
     except (TypeError, ValueError, RecursionError):
         for position, value in enumerate(values):
             try:

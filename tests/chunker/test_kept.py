@@ -42,7 +42,8 @@ def chunk_of(plan: ChunkPlan, number: int) -> Written:
         rows[name] = rng.integers(0, 1 << 20, count)
     dtype = fixed_dtype(plan.header.schema)
     columns = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype) if dtype.itemsize else np.empty(count, dtype)
-    return Written(rows, 77 + number, columns, found=False)
+    counts = {("image", "images_in_cmyk"): (3, 7, "ä/b.jpg"), ("mask", "images_with_palette"): (1, 2, "2")}
+    return Written(rows, 77 + number, columns, counts if number else {}, found=False)
 
 
 def size_of(chunk: Written) -> int:
@@ -64,6 +65,7 @@ def test_a_chunk_comes_back(tmp_path: Path, fields: dict[str, str], number: int)
     assert found.columns.tobytes() == chunk.columns.tobytes()
     assert found.columns.dtype == chunk.columns.dtype
     assert len(found.columns) == len(chunk.columns)
+    assert found.counts == chunk.counts
 
 
 def test_what_the_store_does_not_have_was_not_made(tmp_path: Path) -> None:

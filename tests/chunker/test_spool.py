@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from brand.chunker import pack
 from brand.chunker.plan.report import StageProgress, silent
+from brand.chunker.sources import blocks as blocks_module
 from brand.chunker.sources import spool as spool_module
+from brand.chunker.sources.blocks import MOST_SAMPLES, encoded
 from brand.chunker.sources.shuffle import open_order, write_order
-from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, encoded, spool
+from brand.chunker.sources.spool import SpoolSource, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.header import Schema
 from brand.formats.record import SMALL, encode_records
@@ -48,7 +50,7 @@ def test_records_come_back_equal_for_any_run_size(
     expected = list(encode_records(SCHEMA, samples_of(texts), range(len(texts))))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(spool_module, "RUN_BYTES", run)
-        patch.setattr(spool_module, "SAMPLES_A_STEP", step)
+        patch.setattr(blocks_module, "MOST_SAMPLES", step)
         source = spooled(texts, Path(folder), seed)
         assert len(source) == len(texts)
         everything = np.arange(len(texts))
@@ -93,7 +95,7 @@ def test_where_one_sample_ends_is_part_of_the_fingerprint(tmp_path: Path) -> Non
 def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive places of the shuffled order lie in a run side by side: one read a run."""
     monkeypatch.setattr(spool_module, "RUN_BYTES", 30_000)
-    texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
+    texts = [f"{i:06d}" for i in range(5 * MOST_SAMPLES)]
     told: list[StageProgress] = []
     source = spool(encoded(samples_of(texts), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)

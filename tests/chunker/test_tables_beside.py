@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from tests.support import brand as run
 from tests.support import files_below
 from tests.torch.test_lists import png
 
-TWO = {"a.png": png(1, 2, 1), "b.png": png(2, 2, 2)}
+TWO: dict[str, bytes | str] = {"a.png": png(1, 2, 1), "b.png": png(2, 2, 2)}
 
 
-def lay(folder: Path, files: dict[str, bytes | str]) -> Path:
+def lay(folder: Path, files: Mapping[str, bytes | str]) -> Path:
     """Write files below a folder."""
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +35,8 @@ def lay(folder: Path, files: dict[str, bytes | str]) -> Path:
 def converted(source: Path, *, skip: bool = False, table: str | None = None, **more: Any) -> tuple[Any, Report]:
     """The data set, undecoded, and the report."""
     target = source.parent / "set"
-    named = {} if table is None else {"table": source / table}
-    report = convert_images(source, target, Options(skip_errors=skip, jobs=1), **named, **more)
+    named = None if table is None else source / table
+    report = convert_images(source, target, Options(skip_errors=skip, jobs=1), table=named, **more)
     assert [error for step in verify(target) for error in step.errors] == []
     return brand.BrandDataset(target, decode=False), report
 
@@ -176,7 +177,7 @@ def test_a_table_that_cannot_be_used(
     tmp_path: Path, table: str | None, key: str | None, contents: str | None, message: str
 ) -> None:
     """The message names table and column, and what to do."""
-    source = lay(tmp_path / "images", dict(TWO))
+    source = lay(tmp_path / "images", TWO)
     if table is not None and contents is not None:
         lay(source, {table: contents})
     with pytest.raises((UsageError, SourceError), match=message):
@@ -209,10 +210,10 @@ def test_texts_and_json_next_to_images(tmp_path: Path) -> None:
         {"label": 1, "text": "grüezi", "json": None, "key": "y/b.png"},
         {"label": 1, "text": "", "json": None, "key": "y/c.png"},
     ]
-    assert set(report.notes) == {
-        "1 image without a text next to it; the text is empty there",
-        "2 images without a .json next to it; the value is null there",
-    }
+    facts = {fact.what: (fact.field, fact.count, fact.example, fact.text) for fact in report.noticed}
+    text, value = "1 image has no text next to it: the text is empty there", "the value is null there"
+    assert facts["files_without_text"] == ("text", 1, "y/c.png", text)
+    assert facts["files_without_json"] == ("json", 2, "y/b.png", f"2 images have no .json next to them: {value}")
     assert unpack(tmp_path / "set", tmp_path / "again") == 6
     assert files_below(tmp_path / "again") == files_below(source)
 
@@ -269,7 +270,7 @@ def test_tasks_make_the_same_bytes(tmp_path: Path, beside: str) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     """Its options are those of the function, in `convert` and in `append`; a dry run writes nothing."""
-    source = lay(tmp_path / "images", dict(TWO))
+    source = lay(tmp_path / "images", TWO)
     lay(tmp_path, {"t.tsv": 'id\tn\ttext\na\t1\t"x"\nb\t\ty\n'})
     options = ["--table", tmp_path / "t.tsv", "--key", "id", "--columns", "n", "--null", "n=0", "--field", "n=float"]
     said = run("convert", "images", source, tmp_path / "set", *options, "--json")

@@ -32,7 +32,7 @@ def add(builder: IndexBuilder, number: int, order: list[int] = ORDER) -> None:
     rows["index"], rows["size"], rows["raw_size"] = indices, 10, 10 + number
     rows["offset"] = 100 + 10 * np.arange(len(indices))
     columns["label"], columns["x"] = [10 * i for i in indices], [i / 2 for i in indices]
-    builder.add(number, rows, 77 + number, columns)
+    builder.add(number, rows, 77 + number, columns, {})
 
 
 def build(folder: Path, numbers: list[int]) -> dict[str, bytes]:

@@ -277,7 +277,8 @@ def test_ranks_must_begin_at_the_same_place(small: Path, nodes: int, place: str)
     refused = [errors for _, _, errors in told if "two ranks of one job disagree: " in errors]
     assert len(refused) == 1
     other = {"epoch": "epoch 1, position 0", "position": "epoch 0, position 10"}[place]
-    assert other in refused[0] and "epoch 0, position 0" in refused[0]
+    assert other in refused[0]
+    assert "epoch 0, position 0" in refused[0]
 
 
 BEGINNING = """

@@ -1,10 +1,11 @@
-"""Data that other tools have written, as `Shards`. One module per format maps its fields to those of a sample.
+"""Data that other tools have written, mostly as `Shards`. One module per format maps its fields to those of a sample.
 
 webdataset  tar files
 mds         the folders of mosaicml-streaming
 litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
 textfiles   JSON Lines, CSV and TSV
+tokens      token files of language models, read in any order
 tables      a table given to `pack`
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields

@@ -22,13 +22,17 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.lists import codec_of_files
+from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
 from brand.formats.record import Numbered
 
+MOST_ROWS: Final = 1 << 15
+"""The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
 _LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
@@ -162,6 +166,31 @@ def _arrays(column: Any) -> Any:
     return np.split(values, np.cumsum(lengths)[:-1]) if len(column) else []
 
 
+def row_bytes(batch: Any) -> NDArray[np.int64]:
+    """Return about how many bytes each row of a record batch holds."""
+    return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+
+
+def _sizes(column: Any) -> NDArray[np.int64]:
+    """Return the bytes of each value of a column: exact for binary values, texts, lists of numbers, and structs."""
+    types, kind = arrow().types, column.type
+    if isinstance(column, arrow().ExtensionArray):
+        return _sizes(column.storage)
+    if types.is_struct(kind):
+        return sum(map(_sizes, column.flatten()), np.zeros(len(column), np.int64))
+    width, lengths = 1, None
+    if types.is_list(kind) or types.is_large_list(kind):
+        width = max(1, kind.value_type.bit_width // 8) if _is_number(kind.value_type) else 8
+        lengths = arrow().compute.list_value_length(column)
+    elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
+        lengths = arrow().compute.binary_length(column)
+    if lengths is None:
+        mean = 0 if types.is_dictionary(kind) else column.nbytes // max(1, len(column))
+        return np.full(len(column), mean, np.int64)
+    sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return width * sizes
+
+
 class ArrowFields:
     """The fields of an Arrow schema."""
 
@@ -214,15 +243,21 @@ class ArrowFields:
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
     def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block]:
-        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
+        """Yield the rows of record batches as blocks of some megabytes, or of one row if that is larger.
+
+        `row` is the number of the first row in messages.
+        """
         for batch in batches:
-            called = Numbered(range(row, row + batch.num_rows), "row")
-            columns = {}
-            for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
-                layout = self._layouts[column][1]
-                columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
-            yield self.fields.block(columns, called)
+            for low, high in cut(row_bytes(batch.select(list(self.fields.columns))), MOST_ROWS):
+                yield self._block(batch.slice(low, high - low), row + low)
             row += batch.num_rows
+
+    def _block(self, batch: Any, row: int) -> Block:
+        columns = {}
+        for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
+            layout = self._layouts[column][1]
+            columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
+        return self.fields.block(columns, Numbered(range(row, row + batch.num_rows), "row"))
 
 
 def _features(schema: Any) -> Mapping[str, Any]:

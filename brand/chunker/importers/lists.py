@@ -16,6 +16,7 @@ from brand.chunker.sources.shards import Bad, Block
 from brand.errors import UsageError
 from brand.formats.header import ELEMENTS, Schema
 from brand.formats.media import HEAD_BYTES, kind_of
+from brand.formats.noticed import Noticed
 
 _MEDIA: Final = ("image", "audio")
 _BLOCK_BYTES: Final = 4 << 20
@@ -51,7 +52,9 @@ def parsed_list(text: str) -> list[Any]:
     return value
 
 
-def with_files(schema: Schema, blocks: Iterable[Block | Bad], folder: Path) -> Iterator[Block | Bad]:
+def with_files(
+    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: Path
+) -> Iterator[Block | Bad | Noticed]:
     """Yield blocks in which the names of files are replaced by their contents, for image and audio fields.
 
     A text in such a field, or in a list of them, is a path below `folder`. A sample whose file cannot be read becomes

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.sources.shards import Block, Shard
@@ -26,7 +26,6 @@ from brand.stores.url import is_url, parse_url
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
-_BATCH_ROWS: Final = 1 << 15
 _READ_BYTES: Final = 1 << 20
 _DAMAGED: Final = "it is damaged or truncated"
 _SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
@@ -62,7 +61,7 @@ class Parquet(ArrowShards):
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
             row = sum(group.num_rows for group in facts[: groups[0]])
             mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
-            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean)))
+            rows = max(1, min(MOST_ROWS, _BATCH_BYTES // max(1, mean)))
             names = list(self._columns.fields.columns)
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
@@ -108,7 +107,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.OSFile(str(self._files[0].path)) as file:
+        with library.memory_map(str(self._files[0].path)) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
@@ -119,13 +118,11 @@ class Saved(ArrowShards):
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().OSFile(str(file.path)) as stream:
+        with arrow().memory_map(str(file.path)) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):
-                step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
-                cut = (batch.slice(start, step) for start in range(0, batch.num_rows, step))
-                yield from self._columns.blocks(cut, row)
+                yield from self._columns.blocks([batch], row)
                 row += batch.num_rows
 
 

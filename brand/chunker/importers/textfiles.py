@@ -31,6 +31,7 @@ from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.header import ELEMENTS
+from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
 STRETCH_BYTES: Final = 64 << 20
@@ -61,7 +62,7 @@ class JsonLines(Shards):
         shards = (Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block | Bad]:
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
         yield from with_files(self.schema, self._read(number), self._stretches[number][0].path.parent)
 
@@ -186,7 +187,7 @@ class Csv(Shards):
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block | Bad]:
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the rows of one shard, as `Shards.read` does."""
         yield from with_files(self.schema, self._read(number), self._files[number].path.parent)
 

@@ -22,6 +22,8 @@ USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
+MOST_BYTES: Final = 256 << 20
+"""The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -103,7 +105,8 @@ def make_plan(
 def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
     """Return the number of samples in a chunk.
 
-    Chunks are filled evenly: the last one is never a small rest if the others can be a little larger.
+    Chunks of small samples are filled evenly: the last one is never a small rest if the others can be a little larger.
+    If the usual number of samples is more than `MOST_BYTES`, a chunk holds those that fit.
     """
     if layout.chunk_size is not None:
         return layout.chunk_size
@@ -111,7 +114,8 @@ def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
         chunks = max(1, round(stored_bytes / layout.chunk_bytes))
         return min(MAX_CHUNK_SAMPLES, -(-samples // chunks))
     chunks = max(1, int(stored_bytes / LEAST_BYTES))
-    return min(MAX_CHUNK_SAMPLES, max(USUAL_SAMPLES, -(-samples // chunks)))
+    most = max(1, int(MOST_BYTES * samples / max(1.0, stored_bytes)))
+    return min(MAX_CHUNK_SAMPLES, max(min(USUAL_SAMPLES, most), -(-samples // chunks)))
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ class Options:
     seed: int = 0
     """Seed of the shuffle."""
     chunk_size: int | None = None
-    """Samples per chunk; None: 64, or the number that makes the mean chunk 4 MiB."""
+    """Samples per chunk; None: 64, or the number that makes the mean chunk at least 4 and at most 256 MiB."""
     chunk_bytes: int | None = None
     """Target for the mean chunk instead, in stored bytes."""
     compression: Mode = "auto"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brand.formats.noticed import Noticed
 from brand.printable import escaped, printable
 
 
@@ -73,6 +74,8 @@ class Report:
     """Files of the source that were left out, by path."""
     notes: tuple[str, ...] = ()
     """Facts that the user may want to know, in sentences."""
+    noticed: tuple[Noticed, ...] = ()
+    """What was noticed about the source and the samples, with counts; also in the manifest."""
     chunks_found: int = 0
     """Chunks that an earlier, interrupted run had finished."""
     seconds: float = 0.0
@@ -82,7 +85,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
-        return asdict(self)
+        return asdict(self) | {"noticed": [fact.to_json() for fact in self.noticed]}
 
 
 @dataclass(frozen=True)

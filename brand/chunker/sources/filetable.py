@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.chunker.plan.report import Problem
 from brand.chunker.sources.listing import ENTRY, Finder, Listing
@@ -21,6 +22,7 @@ from brand.chunker.sources.shards import Bad, Block, Shards, hint_for
 from brand.errors import SchemaError
 from brand.formats.arrays import flush, map_array
 from brand.formats.header import Schema
+from brand.formats.noticed import Noticed
 from brand.formats.record import encode_columns
 from brand.printable import escaped
 
@@ -42,11 +44,16 @@ class FileTable:
         """The fields that the table adds to the samples."""
         return Schema.parse([field for field in self.source.schema.fields if field[0] != self.key])
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows, in order. Raises `SourceError` if the table cannot be read."""
+    def rows(self, noticed: list[Noticed]) -> Iterator[Row]:
+        """Yield the rows, in order, and add the facts about them. Raises `SourceError` if the table cannot be read."""
         for number in range(len(self.source.shards)):
             for block in self.source.read(number):
-                yield from [(block.called, "", block.reason)] if isinstance(block, Bad) else self._encoded(block)
+                if isinstance(block, Noticed):
+                    noticed.append(block)
+                elif isinstance(block, Bad):
+                    yield block.called, "", block.reason
+                else:
+                    yield from self._encoded(block)
 
     def _encoded(self, block: Block) -> Iterator[Row]:
         try:
@@ -64,17 +71,18 @@ class FileTable:
 
 def join_rows(
     table: FileTable, root: Path, listing: Listing, unusable: Collection[str]
-) -> tuple[list[Problem], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+) -> tuple[list[Problem], NDArray[np.bool_], list[Noticed]]:
     """Store the row of each file. Rows of `unusable` files (names as `escaped` writes them) are skipped.
 
-    Returns the problems, and which files have no usable row. Raises `SourceError` if the table cannot be read.
+    Returns the problems, which files have no usable row, and facts about the rows. Raises `SourceError` if
+    the table cannot be read.
     """
     find = _Finder(root, listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     told, seen = np.zeros(len(listing), bool), np.zeros(len(listing), bool)
-    problems = list[Problem]()
+    problems, noticed = list[Problem](), [*table.source.noticed]
     with (listing.folder / "texts.bin").open("wb") as texts:
-        for called, name, record in table.rows():
+        for called, name, record in table.rows(noticed):
             index = None
             try:
                 index = find(name) if name or isinstance(record, bytes) else None
@@ -97,7 +105,7 @@ def join_rows(
     flush(entries)
     reason = f"the table {table.path.name} has no row for it"
     problems += [Problem.of(listing.key(index), reason) for index in np.flatnonzero(~seen).tolist()]
-    return problems, ~told
+    return problems, ~told, noticed
 
 
 class _Finder:

@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.filetable import FileTable, join_rows
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
-from brand.chunker.sources.listing import SIDECARS, SIDECARS_OF, TEXT_BITS, join_table, not_taken
+from brand.chunker.sources.listing import SIDECARS, SIDECARS_OF, TEXT_BITS, Listing, join_table, not_taken
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
+from brand.formats.noticed import Noticed, merged
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -319,9 +319,10 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
     unusable, without_row = {problem.path for problem in folder.problems}, np.zeros(0, bool)
+    noticed = list[Noticed]()
     if rows is not None:
         notes += [*rows.source.notes, *_not_classes(request.root)]
-        problems, without_row = join_rows(rows, request.root, folder.listing, unusable)
+        problems, without_row, noticed = join_rows(rows, request.root, folder.listing, unusable)
         folder.problems += problems
     elif table is not None:
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
@@ -332,7 +333,7 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     with_text = request.table is not None or bool((beside & TEXT_BITS).any())
     with_json = bool((beside & SIDECARS[".json"]).any())
     if table is None:
-        notes += _lacking(request.kind, beside, with_text=with_text, with_json=with_json)
+        noticed += _lacking(request.kind, folder.listing, with_text=with_text, with_json=with_json)
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
@@ -346,6 +347,7 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         with_duration=with_duration,
         rows=None if rows is None else rows.fields,
     )
+    source.noticed = merged(noticed)
     if without_row.any() and options.skip_errors:
         source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
@@ -359,16 +361,17 @@ def _not_classes(root: Path) -> list[str]:
     return ["Folders are no classes here: the table says what belongs to a file"] if folders else []
 
 
-def _lacking(kind: Kind, beside: NDArray[np.uint32], *, with_text: bool, with_json: bool) -> list[str]:
-    """Return notes on files that lack the text or the JSON which other files have next to them."""
-    file = {"images": "image", "audio": "audio file"}[kind]
-    texts, objects = (int(np.count_nonzero((beside & bits) == 0)) for bits in (TEXT_BITS, SIDECARS[".json"]))
-    notes = (
-        [f"{counted(texts, file)} without a text next to it; the text is empty there"] if with_text and texts else []
-    )
-    if with_json and objects:
-        notes.append(f"{counted(objects, file)} without a .json next to it; the value is null there")
-    return notes
+def _lacking(kind: Kind, listing: Listing, *, with_text: bool, with_json: bool) -> Iterator[Noticed]:
+    """Yield facts about files that lack the text or the JSON which other files have next to them."""
+    file, beside = {"images": "image", "audio": "audio file"}[kind], listing.entries["sidecar"]
+    for there, name, bits, what in (
+        (with_text, "text", TEXT_BITS, "text next to [it|them]: the text is empty there"),
+        (with_json, "json", SIDECARS[".json"], ".json next to [it|them]: the value is null there"),
+    ):
+        without = np.flatnonzero((beside & bits) == 0) if there else np.zeros(0, np.intp)
+        if len(without):
+            template = f"{{count}} {file}[s] [has|have] no {what}"
+            yield Noticed(f"files_without_{name}", len(without), listing.key(int(without[0])), template, name)
 
 
 @contextmanager

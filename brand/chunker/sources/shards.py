@@ -37,12 +37,13 @@ from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
 from brand.formats.header import ELEMENTS, Schema
 from brand.formats.media import other_kind
+from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
 
 LEAST_BYTES: Final = 32 << 20
 """The fewest stored bytes of a stretch; smaller shards are joined."""
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
 SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
@@ -107,13 +108,21 @@ class Shards(ABC):
         """`choice` are the options that change the samples, as a text that is equal for equal options.
 
         `notes` are facts about the source for the report, in sentences. `classes` names the values of `label`.
+
+        Facts with a count are `Noticed` objects: those that are known here belong in `noticed`, and `read` yields those
+        that it finds. Both are in the report, in `brand info` and in the manifest.
         """
         self.shards, self.schema, self.choice = tuple(shards), schema, choice
         self.notes, self.classes = tuple(notes), classes
+        self.noticed: tuple[Noticed, ...] = ()
+        """Facts about the source that are known before it is read."""
 
     @abstractmethod
-    def read(self, number: int) -> Iterator[Block | Bad]:
-        """Yield the samples of one shard, in order, in bounded memory.
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
+        """Yield the samples of one shard, in order, in bounded memory, and facts about them.
+
+        The counts of equal facts (`what`, `field`) of all shards are added. A part that an earlier run has made keeps
+        its facts.
 
         Raises `SourceError` that names the shard if the rest of it cannot be read.
         """
@@ -187,7 +196,8 @@ def exchange(
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
-    return source_of(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
+    spooled = source_of(folder, source.schema, ordered, source.noticed)
+    return spooled, [p for part in ordered for p in part.problems], found
 
 
 def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
@@ -201,14 +211,17 @@ def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
         return found, True
     keys = SortKeys(plan.seed, number)
     with storage_errors(plan.folder, "cannot write"), PartWriter(plan.folder, number, keys) as writer:
-        problems = list[Problem]()
+        problems, noticed = list[Problem](), list[Noticed]()
         for shard_number in plan.stretches[number]:
             shard = plan.source.shards[shard_number]
             before = writer.samples + len(problems)
             for block in plan.source.read(shard_number):
-                problems += _take(plan, shard, writer, block)
+                if isinstance(block, Noticed):
+                    noticed.append(block)
+                else:
+                    problems += _take(plan, shard, writer, block)
             _compare(shard, writer.samples + len(problems) - before)
-        part = writer.finish(problems)
+        part = writer.finish(problems, noticed)
     publish_part(plan.folder, number, identity, part)
     return part, False
 

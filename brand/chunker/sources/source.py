@@ -19,11 +19,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS, TEXT_BITS
 from brand.errors import SourceError
+from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
 from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, split_record
 from brand.formats.values import encode_json
 
@@ -33,6 +36,8 @@ DURATION: Final = ("duration", "float")
 """The field, and its codec, of the seconds of an audio file."""
 
 _FILES_AT_ONCE: Final = 64
+_OBJECT_BYTES: Final = 128
+"""Bytes that Python needs for each record in addition to its contents."""
 _ENTRIES_AT_ONCE: Final = 1 << 18
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
@@ -45,6 +50,8 @@ class Source(ABC):
     file_field: str = ""
     """Field that holds a source file's bytes; empty if there is none."""
 
+    noticed: Sequence[Noticed] = ()
+    """Facts about the source that its records do not show, such as skipped rows. They are stored in the manifest."""
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 
@@ -63,6 +70,16 @@ class Source(ABC):
     @abstractmethod
     def records(self, indices: Indices) -> Records:
         """Return records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
+
+    def blocks(self, indices: Indices) -> Iterator[Records]:
+        """Yield the records of these samples in blocks of some megabytes, or of one sample if that is larger.
+
+        Raises as `records` does. A source that does not know the sizes overrides it.
+        """
+        sizes = self.sizes(indices)
+        assert sizes is not None
+        for low, high in cut_blocks(sizes + _OBJECT_BYTES):
+            yield self.records(indices[low:high])
 
     @abstractmethod
     def fingerprint(self, *, times: bool) -> str:
@@ -267,6 +284,11 @@ class IndexableSource(Source):
         few = [int(i) for i in indices]
         samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
         return encode_records(self.schema, samples, few)
+
+    def blocks(self, indices: Indices) -> Iterator[Records]:
+        """Yield the records as `Source.blocks` does: the items themselves tell their sizes."""
+        few = [int(i) for i in indices]
+        return encoded((self.samples[i] for i in few), self.schema, few)
 
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
         """Return a digest of the length, the only known fact; the plan adds the records of the probe."""

@@ -16,11 +16,11 @@ iterable, which is one stretch; `exchange` (`shards`) writes a source of many.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -35,8 +35,10 @@ from brand.errors import SourceError
 from brand.formats.arrays import gather, map_array, release
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
+from brand.formats.noticed import Noticed, from_json, merged
 from brand.formats.publish import file_digest, publish_bytes, storage_errors
-from brand.formats.record import Records, encode_records
+from brand.formats.record import Records
+from brand.formats.values import LARGE, Buffer
 from brand.reprs import Reprs
 
 PARTS_NAME: Final = "parts"
@@ -48,7 +50,6 @@ _OBJECT_BYTES: Final = 64
 _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
 
-SAMPLES_A_STEP: Final = 1024
 _SPANS_A_STEP: Final = 1 << 18
 
 
@@ -67,6 +68,8 @@ class SortedPart:
     """Checksums of the two files as they were written."""
     problems: tuple[Problem, ...] = ()
     """Samples that were left out."""
+    noticed: tuple[Noticed, ...] = ()
+    """Facts that the reader of the source has told."""
 
 
 class PartWriter(Reprs, shows="_records.name samples _held"):
@@ -105,7 +108,7 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
         self._hand_over()
         return True
 
-    def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
+    def finish(self, problems: Sequence[Problem] = (), noticed: Sequence[Noticed] = ()) -> SortedPart:
         """Write the collected records, and return the facts of the part. Raises `StorageError`."""
         self._hand_over()
         self._await_run()
@@ -114,7 +117,8 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
             self._spans.flush()
         self._digest.update(self.samples.to_bytes(8, "little"))
         files = self._of_records.hexdigest() + self._of_spans.hexdigest()
-        return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
+        digest = self._digest.hexdigest()
+        return SortedPart(self.samples, self._written, self.raw_bytes, digest, files, tuple(problems), merged(noticed))
 
     def _hand_over(self) -> None:
         """Pass the collected records to the thread, which writes one run at a time."""
@@ -131,20 +135,28 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
         """Write the records of one run sorted by key, and their spans in the order of the source."""
         sizes = np.concatenate([records.sizes for records in run])
         order = sorted_places(self._keys.next(len(sizes)))
-        together = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)
-        ordered = together[order]
         rows = np.empty(len(sizes), SPAN)
-        rows["offset"][order] = self._written + np.cumsum(ordered.sizes) - ordered.sizes
+        rows["offset"][order] = self._written + np.cumsum(sizes[order]) - sizes[order]
         rows["size"] = sizes
-        rows["checksum"] = together.checksums()
+        rows["checksum"] = np.concatenate([records.checksums() for records in run])
         with storage_errors(Path(self._records.name), "cannot write"):
-            for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
-                copied = ordered[low:high].joined()
-                self._of_records.update(copied)
-                self._records.write(copied)
+            for piece in _in_order(run, sizes, order):
+                self._of_records.update(piece)
+                self._records.write(piece)
             self._of_spans.update(rows.tobytes())
             self._spans.write(rows.tobytes())
-        self._written += len(together.memory)
+        self._written += int(sizes.sum())
+
+
+def _in_order(run: Sequence[Records], sizes: NDArray[np.int64], order: NDArray[np.intp]) -> Iterator[Buffer]:
+    """Yield the bytes of the records of a run in this order. Large records are not copied."""
+    if sizes.mean() >= LARGE:
+        views = [records.view(number) for records in run for number in range(len(records))]
+        yield from (views[number] for number in order.tolist())
+        return
+    ordered = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)[order]
+    for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
+        yield ordered[low:high].joined()
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:
@@ -166,7 +178,8 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
         if told["identity"] != identity:
             return None
         facts = told["part"]
-        part = SortedPart(**facts | {"problems": tuple(Problem(**problem) for problem in facts["problems"])})
+        listed = {"problems": tuple(Problem(**problem) for problem in facts["problems"])}
+        part = SortedPart(**facts | listed | {"noticed": from_json(facts["noticed"])})
         found = "".join(file_digest(path)[1] for path in part_files(folder, number))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -184,8 +197,12 @@ class SpoolSource(Source):
     A record has an address: the files of records share one address space, with a gap between them.
     """
 
-    def __init__(self, folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> None:
+    def __init__(
+        self, folder: Path, schema: Schema, parts: Sequence[SortedPart], noticed: Sequence[Noticed] = ()
+    ) -> None:
+        """`noticed` are facts that were known before the parts were made."""
         self.folder, self.schema = folder, schema
+        self.noticed = merged([*noticed, *(fact for part in parts for fact in part.noticed)])
         self.stretches = tuple(part.samples for part in parts)
         self._raw_bytes = sum(part.raw_bytes for part in parts)
         digests = [part.digest for part in parts]
@@ -269,9 +286,14 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
         memory = memory[count:]
 
 
-def source_of(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
-    """Return the source of finished parts, in order. Writes all their spans to one file. Raises `StorageError`."""
-    source, path = SpoolSource(folder, schema, parts), folder / "spans.bin"
+def source_of(
+    folder: Path, schema: Schema, parts: Sequence[SortedPart], noticed: Sequence[Noticed] = ()
+) -> SpoolSource:
+    """Return the source of finished parts, in order. Writes all their spans to one file. Raises `StorageError`.
+
+    `noticed` are facts that were known before the parts were made.
+    """
+    source, path = SpoolSource(folder, schema, parts, noticed), folder / "spans.bin"
     with storage_errors(path, "cannot write"), path.open("wb") as file:
         for number, base in enumerate(source._bases.tolist()):
             _, spans = part_files(folder / PARTS_NAME, number)
@@ -302,11 +324,3 @@ def spool(
         raise SourceError("samples", "there are none: the iterable is empty")
     on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
     return source_of(folder, schema, [part])
-
-
-def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
-    """Yield the records of an iterable, for `spool`. Raises `SchemaError`, which names the sample at fault."""
-    iterator, first = iter(samples), 0
-    while block := list(islice(iterator, SAMPLES_A_STEP)):
-        yield encode_records(schema, block, range(first, first + len(block)))
-        first += len(block)

@@ -55,6 +55,9 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header, Schema, natural, pack_header
 from brand.formats.manifest import identity, pack_signed, parse_signed
+from brand.formats.noticed import Noticed
+from brand.formats.noticed import from_json as noticed_from_json
+from brand.formats.noticed import to_json as noticed_to_json
 from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
 
 PLAN_WAIT_S: Final = 6 * 3600.0
@@ -102,6 +105,8 @@ class JobDecisions:
     """Fields of the table that has a row for each file: name and codec; empty if there is no table."""
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
+    noticed: tuple[Noticed, ...]
+    """The facts that the source has told."""
     companions: tuple[str, ...]
 
     def source(self, folder: Path, root: Path) -> FolderSource:
@@ -128,8 +133,10 @@ class JobDecisions:
 def pack_decided(decided: JobDecisions) -> bytes:
     """Return the contents of `job.json`."""
     plan = decided.plan
-    own = {each.name: getattr(decided, each.name) for each in fields(decided) if each.name not in ("plan", "problems")}
+    apart = {"plan", "problems", "noticed"}
+    own = {each.name: getattr(decided, each.name) for each in fields(decided) if each.name not in apart}
     facts = own | {
+        "noticed": noticed_to_json(decided.noticed),
         "problems": [asdict(problem) for problem in decided.problems],
         "id": plan.data_set_id.hex(),
         "header": plan.header.to_json(),
@@ -162,6 +169,7 @@ def parse_decided(data: bytes, path: Path) -> JobDecisions:
             rows=tuple((str(name), str(codec)) for name, codec in value["rows"]),
             problems=tuple(Problem(str(each["path"]), str(each["reason"])) for each in value["problems"]),
             notes=tuple(map(str, value["notes"])),
+            noticed=noticed_from_json(value["noticed"]),
             companions=tuple(map(str, value["companions"])),
         )
         if "/" in decided.entries or not set(decided.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
@@ -252,6 +260,7 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
             rows=() if source.rows is None else source.rows.fields,
             problems=found.problems,
             notes=found.notes,
+            noticed=tuple(source.noticed),
             companions=tuple(found.write_companions(scratch)),
         )
         (scratch / CLAIM_NAME).write_bytes(claim.pack())

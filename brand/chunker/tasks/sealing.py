@@ -25,7 +25,7 @@ from brand.chunker.work.work import FolderWork, locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
 from brand.formats.chunk import read_front
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
-from brand.formats.contents import read_fixed
+from brand.formats.contents import read_facts
 from brand.formats.index import IndexBuilder, companions_in
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import storage_errors
@@ -68,7 +68,7 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
         for name in decided.companions:
             if name not in companions:
                 raise MissingFileError("the file that belongs to the data set is missing", path=place / name)
-        manifest = work.seal(decided.plan, builder, companions)
+        manifest = work.seal(decided.plan, builder, companions, decided.noticed)
     return _report(place, manifest, started, decided)
 
 
@@ -99,7 +99,7 @@ def _add_chunks(
             reasons.append(chunk)
             continue
         if not lost:  # else there will be no index: only look for further bad chunks
-            builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
+            builder.add(number, chunk.rows, chunk.checksum, chunk.columns, chunk.counts)
         done += len(chunk.rows)
         done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))
         on_progress(StageProgress("seal", done, header.samples, done_bytes, None))
@@ -134,7 +134,7 @@ def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Writ
             kept = KeptChunks(folder / KEPT_NAME, {number: front.preamble.file_size}).find(plan, number)
             if kept is not None and kept.checksum == front.preamble.checksum:
                 return kept
-            return Written(front.rows, front.preamble.checksum, read_fixed(file, front, path), found=True)
+            return Written(front.rows, front.preamble.checksum, *read_facts(file, front, path), found=True)
     except FileNotFoundError:
         return f"chunk {number} is missing"
     except FormatError as error:
@@ -172,6 +172,7 @@ def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisio
         compression=header.compression,
         dictionary_bytes=manifest.dictionary_size,
         skipped=() if decided is None else decided.problems,
+        noticed=manifest.noticed,
         notes=("It was finished already; nothing was changed",) if decided is None else decided.notes,
         seconds=time.monotonic() - started,
     )

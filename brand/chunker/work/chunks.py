@@ -5,16 +5,17 @@ made by another machine, its rows and its columns are stored in a file of the wo
 that was made need not be read again. The file is used if its checksum is right, and if the chunk has the size that the
 rows state.
 
-    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns
+    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns, counts (JSON)
     XXH3-64 of all that (8)
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,21 +33,23 @@ from brand.formats.arrays import release
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
-from brand.formats.contents import cut_blocks, read_fixed
+from brand.formats.contents import read_facts
 from brand.formats.header import Header
+from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, fixed_columns, fixed_dtype
-from brand.formats.values import Buffer
+from brand.formats.values import LARGE, Buffer, lengths
 
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
+_MOST_PROBE_BYTES: Final = 32 << 20
 
-_OBJECT_BYTES: Final = 128
-"""Bytes that Python needs for each record in addition to its contents."""
 KEPT_NAME: Final = "kept"
 _HEAD: Final = struct.Struct("<8s16sQ")
 _DIGEST: Final = struct.Struct("<Q")
-_MAGIC: Final = b"\x89BRKEPT\n"
+_MAGIC: Final = b"\x89BRKEP2\n"
+_MOST_COUNTS: Final = 16 << 20
+"""Maximum bytes of the counts of a chunk."""
 
 
 def decide(
@@ -82,14 +85,20 @@ def decide(
 
 
 def _probe(source: Source, order_path: Path) -> list[bytes]:
-    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
+    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB.
+
+    If the sizes are not known, it is up to 32 MiB, and the block in which they are reached.
+    """
     indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
     sizes = source.sizes(indices)
     if sizes is not None:
         return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
     probe: list[bytes] = []
     while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
-        probe += source.records(indices[len(probe) : 2 * len(probe) + 16])  # sizes unknown: twice as many each time
+        for records in source.blocks(indices[len(probe) : 2 * len(probe) + 16]):  # twice as many each time
+            probe += records
+            if sum(map(len, probe)) >= _MOST_PROBE_BYTES:
+                return probe
     return probe
 
 
@@ -101,6 +110,8 @@ class Written:
     checksum: int
     columns: NDArray[np.void]
     """The fixed fields, one structured row per sample."""
+    counts: Counts
+    """The counts of `look` over the samples."""
     found: bool
     """Whether an earlier run had made the chunk."""
 
@@ -126,10 +137,10 @@ class ChunksInFolder:
                 front = read_front(file, path)
                 if front.preamble.data_set_id != plan.data_set_id or front.preamble.number != number:
                     return None
-                columns = read_fixed(file, front, path)
+                columns, counts = read_facts(file, front, path)
         except (FileNotFoundError, FormatError):
             return None
-        return Written(front.rows, front.preamble.checksum, columns, found=True)
+        return Written(front.rows, front.preamble.checksum, columns, counts, found=True)
 
 
 @dataclass(frozen=True)
@@ -179,18 +190,18 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
     start = front_size(len(packer.plan.packed_header), len(dictionary), len(indices))
     rows = np.empty(len(indices), ROW)
     rows["index"] = indices
-    columns = []
+    columns, counts = [], list[Counts]()
     with _create(path) as file:
         file.seek(start)
-        for low, high in _blocks(packer, indices):
-            records = packer.source.records(indices[low:high])
-            stored = Records.of(packer.compressor.pack(records))
-            rows["raw_size"][low:high] = records.sizes
-            rows["size"][low:high] = stored.sizes
-            rows["checksum"][low:high] = stored.checksums()
+        low = 0
+        for records in packer.source.blocks(indices):
+            some = slice(low, low + len(records))
+            low += len(records)
+            rows["raw_size"][some] = records.sizes
             columns.append(fixed_columns(header.schema, records))
-            _check_labels(header, indices[low:high], columns[-1])
-            _write_all(file, stored.memory.data, path)
+            _check_labels(header, indices[some], columns[-1])
+            counts.append(look(header.schema, records, indices[some]))
+            _write_block(file, packer.compressor.pack(records), rows[some], path)
         sizes = rows["size"].astype(np.uint64)
         rows["offset"] = start + np.cumsum(sizes) - sizes
         front = pack_front(
@@ -205,15 +216,20 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
         _write_all(file, front, path)
     checksum = parse_preamble(front, path).checksum
     packer.release()
-    return Written(rows, checksum, np.concatenate(columns), found=False)
+    return Written(rows, checksum, np.concatenate(columns), added(*counts), found=False)
 
 
-def _blocks(packer: Packer, indices: Indices) -> list[tuple[int, int]]:
-    sizes = packer.source.sizes(indices)
-    if sizes is None:  # only the probe's mean is known: allow for samples four times as large
-        mean = packer.plan.raw_bytes // packer.plan.header.samples
-        return cut_blocks(np.full(len(indices), 4 * (mean + _OBJECT_BYTES)))
-    return cut_blocks(sizes + _OBJECT_BYTES)
+def _write_block(file: BinaryIO, stored: Sequence[Buffer], rows: NDArray[np.void], path: Path) -> None:
+    """Write the stored bytes of some samples; put their sizes and checksums into the rows."""
+    rows["size"] = lengths(stored)
+    if rows["size"].mean() >= LARGE:  # not worth another copy
+        rows["checksum"] = list(map(xxhash.xxh3_64_intdigest, stored))
+        for piece in stored:
+            _write_all(file, piece, path)
+        return
+    together = Records.of(stored)
+    rows["checksum"] = together.checksums()
+    _write_all(file, together.memory.data, path)
 
 
 def _create(path: Path) -> BinaryIO:
@@ -256,10 +272,10 @@ class KeptChunks:
         size = _HEAD.size + table + count * dtype.itemsize + _DIGEST.size
         try:
             with (self.folder / str(number)).open("rb") as file:
-                data = file.read(size + 1)
+                data = file.read(size + _MOST_COUNTS + 1)
         except FileNotFoundError:
             return None
-        if len(data) != size:
+        if not size < len(data) <= size + _MOST_COUNTS:
             return None
         magic, data_set_id, checksum = _HEAD.unpack_from(data)
         told = data[: -_DIGEST.size]
@@ -269,12 +285,14 @@ class KeptChunks:
         columns = np.frombuffer(told, dtype, count, _HEAD.size + table) if dtype.itemsize else np.empty(count, dtype)
         if int(rows["offset"][-1]) + int(rows["size"][-1]) != self.sizes[number]:
             return None
-        return Written(rows, checksum, columns, found=True)
+        counts = {(field, trait): (n, index, key) for field, trait, n, index, key in json.loads(told[size - 8 :])}
+        return Written(rows, checksum, columns, counts, found=True)
 
 
 def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
     """Store a chunk's rows for the index at its place. Several machines may do so at once. Raises OSError."""
-    data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
+    counts = json.dumps([[*which, *facts] for which, facts in chunk.counts.items()]).encode()
+    data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes() + counts
     temporary = folder / f"{number}-{uuid.uuid4().hex}.tmp"
     temporary.write_bytes(data + _digest(data))
     temporary.replace(folder / str(number))

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, VERSIONS_NAME, WORK_NAME, chunk_name
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Files, Manifest, read_manifest
+from brand.formats.noticed import Noticed
 from brand.formats.publish import FolderTarget, Target, file_digest, publish_bytes, storage_errors
 from brand.formats.version import check_target_name
 from brand.version import __version__
@@ -144,10 +145,19 @@ class Work(Memo, ABC):
         self.companions[name] = file_digest(temporary)
         self.target.publish(temporary, name)
 
-    def seal(self, plan: ChunkPlan, builder: IndexBuilder, companions: Files) -> Manifest:
-        """Move a finished index into the data set, write the manifest, and remove the work folder."""
-        size = len(plan.compression.dictionary)
-        manifest = seal(self.target, builder, data_set_id=plan.data_set_id, dictionary_size=size, companions=companions)
+    def seal(self, plan: ChunkPlan, builder: IndexBuilder, companions: Files, noticed: Sequence[Noticed]) -> Manifest:
+        """Move a finished index into the data set, write the manifest, and remove the work folder.
+
+        `noticed` are the facts that the source has told.
+        """
+        manifest = seal(
+            self.target,
+            builder,
+            data_set_id=plan.data_set_id,
+            dictionary_size=len(plan.compression.dictionary),
+            companions=companions,
+            noticed=noticed,
+        )
         self.tidy()
         return manifest
 

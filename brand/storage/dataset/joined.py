@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from brand.errors import LayoutError, NotADataSetError
 from brand.formats.constants import ROW
 from brand.formats.manifest import Manifest
+from brand.formats.noticed import merged
 from brand.formats.version import Version
 from brand.storage.dataset.indexes import Elements
 from brand.storage.dataset.segments import (
@@ -225,4 +226,5 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         largest_sample=max(manifest.largest_sample for manifest in manifests),
         files=files,
         companions={},
+        noticed=merged(fact for manifest in manifests for fact in manifest.noticed),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from brand.formats.header import Header
 from brand.formats.manifest import Share
+from brand.formats.noticed import Noticed
 from brand.formats.version import Version
 from brand.storage.dataset.catalogue import Catalogue
 
@@ -41,6 +42,8 @@ class Summary:
     """Samples of each class, in label order."""
     companions: dict[str, int]
     """Size of each companion file."""
+    noticed: tuple[Noticed, ...]
+    """What was noticed about the source and the samples at conversion. Counts include deleted samples."""
     partition: dict[str, int] | None
     """If this is the partition of one node: the node, the number of nodes, and the contents; else None.
 
@@ -52,7 +55,7 @@ class Summary:
     """
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"noticed": [fact.to_json() for fact in self.noticed]}
 
 
 def summarise(data_set: Catalogue) -> Summary:
@@ -78,6 +81,7 @@ def summarise(data_set: Catalogue) -> Summary:
         size_histogram=_sizes(data_set),
         class_counts=_classes(data_set),
         companions={name: size for name, (size, _) in manifest.companions.items()},
+        noticed=manifest.noticed,
         partition=None if data_set.share is None else _partition(data_set.share, header),
         collection=None if data_set.version is None else _collection(data_set.version),
     )

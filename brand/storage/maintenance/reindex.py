@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from brand.errors import ForeignFileError, MissingFileError, NotADataSetError, UsageError
+from brand.errors import ForeignFileError, FormatError, MissingFileError, NotADataSetError, UsageError
 from brand.formats.chunk import ChunkFront
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
-from brand.formats.contents import read_fixed
+from brand.formats.contents import read_facts
+from brand.formats.heads import TRAITS
 from brand.formats.index import IndexBuilder, companions_in, seal
-from brand.formats.manifest import Manifest
+from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.noticed import Noticed
 from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.fronts import open_front
@@ -65,9 +67,20 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
                 data_set_id=front.preamble.data_set_id,
                 dictionary_size=front.preamble.dictionary_size,
                 companions=companions_in(path),
+                noticed=_told(path, front),
             )
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _told(path: Path, front: ChunkFront) -> list[Noticed]:
+    """Return the facts of the old manifest that do not follow from the chunks; none if it cannot be read."""
+    try:
+        manifest = read_manifest(path)
+    except (FormatError, NotADataSetError):
+        return []
+    same = manifest.data_set_id == front.preamble.data_set_id
+    return [fact for fact in manifest.noticed if fact.what not in TRAITS] if same else []
 
 
 def _add(path: Path, number: int, first: ChunkFront, builder: IndexBuilder) -> int:
@@ -77,6 +90,6 @@ def _add(path: Path, number: int, first: ChunkFront, builder: IndexBuilder) -> i
         expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)
     with chunk.open("rb") as file:
-        columns = read_fixed(file, front, chunk)
-    builder.add(number, front.rows, front.preamble.checksum, columns)
+        columns, counts = read_facts(file, front, chunk)
+    builder.add(number, front.rows, front.preamble.checksum, columns, counts)
     return front.preamble.file_size

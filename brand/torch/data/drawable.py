@@ -54,8 +54,11 @@ class SampleSource(ABC):
         """Return the samples for these ints, not decoded yet."""
 
     @abstractmethod
-    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """Return samples in the form that the user asks for: with the chosen fields, transformed."""
+    def finish(self, samples: list[dict[str, Any]], transform: Any) -> list[Any]:
+        """Return samples in the form that the user asks for: with the chosen fields, transformed.
+
+        `transform` is that of the source, or a copy of it.
+        """
 
     def finished(self, indices: Sequence[int]) -> list[Any]:
         """Fetch and finish the samples for these ints."""
@@ -63,7 +66,7 @@ class SampleSource(ABC):
         if self.plain and self.fields:  # without a dict for each sample
             columns = fetched.columns(0, len(fetched))
             return list(rows(columns[name] for name in self.fields))
-        return self.finish(fetched.samples(0, len(fetched)))
+        return self.finish(fetched.samples(0, len(fetched)), self.transform)
 
     @property
     @abstractmethod

@@ -163,9 +163,10 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
             portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
         return UndecodedMixture(portions, with_member=self.fields is None)
 
-    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
+    def finish(self, samples: list[dict[str, Any]], transform: tuple[Any, ...] | None) -> list[Any]:
         """Return each sample as its member finishes it."""
-        return [self._sources[sample[MEMBER]].finish([sample])[0] for sample in samples]
+        each = transform or (None,) * len(self._sources)
+        return [self._sources[s[MEMBER]].finish([s], each[s[MEMBER]])[0] for s in samples]
 
     @property
     def plain(self) -> bool:

@@ -87,8 +87,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         """Return the samples for these tickets of one epoch: one member's tickets in a request of a mixture."""
         return self._fetcher.fetch(tickets)
 
-    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        transform = self.transform
+    def finish(self, samples: list[dict[str, Any]], transform: Transform | None) -> list[Any]:
         if isinstance(transform, Mapping):
             for values in samples:
                 values.update({name: function(values[name]) for name, function in transform.items()})

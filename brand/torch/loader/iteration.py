@@ -16,9 +16,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -37,7 +37,8 @@ from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import Ints, SamplerBatches, assemble, pinned
-from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
+from brand.torch.loader.copies import ThreadCopy, copy_for_thread
+from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_batch, seed_of_job
 from brand.torch.loader.threads import Gate, PaceWindows
 from brand.torch.loader.timing import BatchTimes, LoopIdentity, Reporter, Stages, StepWaits
 from brand.torch.sampler.packed import PackedRows
@@ -63,13 +64,17 @@ class _PendingBatch(Future[Any]):
         super().__init__()
         self.samples, self.times = samples, times
         self._slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
+        self.first = (0, 0)
+        """Index and use of the first sample; set when the first slice is there."""
         self._missing = len(self._slices)
         """Number of slices that are not done."""
         self._lock = threading.Lock()
 
-    def put(self, number: int, samples: list[Any]) -> list[Any] | None:
-        """Store a slice. Returns all samples of the batch if no other slice is missing."""
+    def put(self, number: int, samples: list[Any], first: tuple[int, int]) -> list[Any] | None:
+        """Store a slice, whose first sample has this index and use. Returns all samples if no slice is missing."""
         self._slices[number] = samples
+        if number == 0:
+            self.first = first
         with self._lock:
             self._missing -= 1
             if self._missing:
@@ -83,11 +88,24 @@ class _PendingBatch(Future[Any]):
             self.set_exception(error)
 
 
-class _ThreadSeeds(threading.local):
-    """The random numbers of transforms, of each thread."""
+class _OfThread(threading.local):
+    """The functions of the user for each thread that decodes, and their random numbers."""
 
-    def __init__(self) -> None:
-        self.seeds = SampleSeeds()
+    def __init__(self, data: SampleSource, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self._seeds = SampleSeeds()
+        self.transform = copy_for_thread(data.transform, "transform")
+        self.collate = copy_for_thread(collate_fn, "collate_fn")
+
+    @contextmanager
+    def seeded(self) -> Iterator[Callable[[ThreadCopy, int], None]]:
+        """Within it, torch's random functions use the seed of the last call of the function that it yields."""
+
+        def seed(function: ThreadCopy, number: int) -> None:
+            self._seeds.generator.manual_seed(number)
+            function.seed(number)
+
+        with self._seeds:
+            yield seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +150,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
-        self._local = _ThreadSeeds()
+        self._local = _OfThread(data, options.collate_fn)
         self._stop = threading.Event()
         self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
@@ -344,7 +362,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 try:
                     make = partial(assemble, fetched.gathered(first, end), self._data.fields, (), 0, end - first)
                 except FormatError:
-                    make = partial(self._options.collate_fn, self._data.finish(fetched.samples(first, end)))
+                    make = partial(self._options.collate_fn, self._data.finish(fetched.samples(first, end), None))
             self._stages.count(end - first)
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
@@ -361,29 +379,40 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 # samplers may give a sample several times.
                 by_index = self._source.epoch is None
                 uses = range(first, first + size) if by_index else fetched.uses(span.start, span.stop)
-                samples = self._transformed(fetched.samples(span.start, span.stop), uses)
+                found = fetched.samples(span.start, span.stop)
+                first_of_slice = found[0]["index"], uses[0]
+                samples = self._transformed(found, uses)
             self._note(threading.current_thread().name, "decode", start_s, samples=size)
             self._stages.count(size)
-            if (whole := batch.put(number, samples)) is not None:
-                self._finish(batch, partial(self._options.collate_fn, whole))
+            if (whole := batch.put(number, samples, first_of_slice)) is not None:
+                self._finish(batch, partial(self._collated, batch.first, whole))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             batch.fail(error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
         """Return samples after the transform, each with its own random numbers; `uses` distinguish uses of an index."""
         if self._data.transform is None:
-            return self._data.finish(list(samples))
-        seeds, result = self._local.seeds, []
-        with seeds:
+            return self._data.finish(list(samples), None)
+        transform, result = self._local.transform, []
+        with self._local.seeded() as seed:
             for use, sample in zip(uses, samples, strict=True):
                 index = sample["index"]
-                seeds.generator.manual_seed(seed_of(*self._run, index, use))
+                seed(transform, seed_of(*self._run, index, use))
                 try:
-                    result += self._data.finish([sample])
+                    result += self._data.finish([sample], transform.value)
                 except Exception as error:
                     error.add_note(f"in the transform of sample {index} of {self._data.name}")
                     raise
         return result
+
+    def _collated(self, first: tuple[int, int], samples: list[Any]) -> Any:
+        """Return the batch of these samples. Its random numbers depend on its first sample."""
+        collate = self._local.collate
+        if collate.value is default_collate:
+            return default_collate(samples)
+        with self._local.seeded() as seed:
+            seed(collate, seed_of_batch(*self._run, *first))
+            return collate.value(samples)
 
     def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
         start_s = batch.times.begin_collate()

@@ -47,8 +47,10 @@ class BrandLoader(DataLoader[Any]):
     If images and audio are not decoded (`decode=False`, no transform, no collate_fn), they are lists of uint8 tensors,
     as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` returns bytes.
 
-    Transforms run in several threads at a time. In transforms, torch's random functions return the same numbers in
-    every run, because each sample has its own seed. A job with a name (`job=`) has random numbers of its own.
+    Transforms and `collate_fn` run in several threads at a time. Each thread has a copy of them, made at the beginning
+    of each iteration, as each worker process of a `DataLoader` has one. In transforms, torch's random functions and the
+    random generators that a transform refers to return the same numbers in every run, because each sample has its own
+    seed; in `collate_fn`, each batch has one. A job with a name (`job=`) has random numbers of its own.
 
     Args:
         dataset: The data set; its `transform`, `fields` and `decode` apply.

@@ -106,3 +106,8 @@ def seed_of(run: int, epoch: int, index: int, use: int) -> int:
     """Return the seed of one sample in one epoch. If the sample is used several times, `use` distinguishes the uses."""
     facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, use)
     return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1
+
+
+def seed_of_batch(run: int, epoch: int, index: int, use: int) -> int:
+    """Return the seed of a `collate_fn` for the batch that begins with this sample: another one than the sample's."""
+    return seed_of(run, epoch, index, use | 1 << 63)

@@ -32,6 +32,9 @@ class PackedRows(Reprs, shows="_field _row _rows"):
     Raises `UsageError` if the documents do not fit, because they are longer than the planned lengths.
     """
 
+    thread_safe: Final = True
+    """Threads share it, because it does not change."""
+
     def __init__(self, dataset: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
         names = dataset.fields
         if field not in dataset.schema or (names is not None and field not in names):

@@ -1,0 +1,118 @@
+"""Which properties does the head of an image tell? Compared with what Pillow says of the same file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from brand.formats import heads
+from brand.formats.heads import traits_of
+
+RGB = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 20, 3), dtype=np.uint8))
+DEEP = Image.fromarray(np.arange(800, dtype=np.uint16).reshape(40, 20) * 80)
+SEE_THROUGH = RGB.convert("RGBA").rotate(45)
+OTHERS = [RGB.transpose(Image.Transpose.ROTATE_180), SEE_THROUGH.convert("RGB")]
+
+
+def saved(image: Image.Image, form: str, orientation: int | None = None, **options: Any) -> bytes:
+    """The bytes of an image file."""
+    file = io.BytesIO()
+    if orientation is not None:
+        options["exif"] = Image.Exif()
+        options["exif"][274] = orientation
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def xmp(orientation: int) -> bytes:
+    return b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>' % orientation
+
+
+FRAMES = {"save_all": True, "append_images": OTHERS}
+CASES = {
+    "plain jpeg": (saved(RGB, "JPEG"), set()),
+    "plain png": (saved(RGB, "PNG"), set()),
+    "plain webp": (saved(RGB, "WEBP"), set()),
+    "plain tiff": (saved(RGB, "TIFF"), set()),
+    "plain avif": (saved(RGB, "AVIF"), set()),
+    "plain jp2": (saved(RGB, "JPEG2000"), set()),
+    "plain bmp": (saved(RGB, "BMP"), set()),
+    "jpeg upright": (saved(RGB, "JPEG", 1), set()),
+    "jpeg turned": (saved(RGB, "JPEG", 6), {heads.TURNED}),
+    "jpeg mirrored": (saved(RGB, "JPEG", 2), {heads.TURNED}),
+    "jpeg out of range": (saved(RGB, "JPEG", 9), set()),
+    "jpeg turned by xmp": (saved(RGB, "JPEG", xmp=xmp(6)), {heads.TURNED}),
+    "jpeg whose exif wins": (saved(RGB, "JPEG", 1, xmp=xmp(6)), set()),
+    "png turned": (saved(RGB, "PNG", 8), {heads.TURNED}),
+    "webp turned": (saved(RGB, "WEBP", 3), {heads.TURNED}),
+    "avif turned": (saved(RGB, "AVIF", 6), {heads.TURNED}),
+    "tiff that Pillow turns": (saved(RGB, "TIFF", 6), set()),
+    "grey jpeg": (saved(RGB.convert("L"), "JPEG"), {heads.GREY}),
+    "grey png of 1 bit": (saved(RGB.convert("1"), "PNG"), {heads.GREY}),
+    "grey png with alpha": (saved(RGB.convert("LA"), "PNG"), {heads.GREY, heads.ALPHA}),
+    "cmyk jpeg": (saved(RGB.convert("CMYK"), "JPEG"), {heads.CMYK}),
+    "cmyk tiff": (saved(RGB.convert("CMYK"), "TIFF"), {heads.CMYK}),
+    "png of 16 bits": (saved(DEEP, "PNG"), {heads.BITS_16, heads.GREY}),
+    "tiff of 16 bits": (saved(DEEP, "TIFF"), {heads.BITS_16, heads.GREY}),
+    "jp2 of 16 bits": (saved(DEEP, "JPEG2000"), {heads.BITS_16, heads.GREY}),
+    "tiff of 32 bits": (saved(RGB.convert("I"), "TIFF"), {heads.BITS_32, heads.GREY}),
+    "tiff of floats": (saved(RGB.convert("F"), "TIFF"), {heads.FLOATS, heads.GREY}),
+    "palette png": (saved(RGB.convert("P"), "PNG"), {heads.PALETTE}),
+    "png with a transparent colour": (saved(RGB.convert("P"), "PNG", transparency=3), {heads.PALETTE, heads.ALPHA}),
+    "palette tiff": (saved(RGB.convert("P"), "TIFF"), {heads.PALETTE}),
+    "gif": (saved(RGB, "GIF"), {heads.PALETTE}),
+    "gif with a transparent colour": (saved(SEE_THROUGH, "GIF"), {heads.PALETTE, heads.ALPHA}),
+    "png with alpha": (saved(SEE_THROUGH, "PNG"), {heads.ALPHA}),
+    "webp with alpha": (saved(SEE_THROUGH, "WEBP"), {heads.ALPHA}),
+    "lossless webp with alpha": (saved(SEE_THROUGH, "WEBP", lossless=True), {heads.ALPHA}),
+    "tiff with alpha": (saved(SEE_THROUGH, "TIFF"), {heads.ALPHA}),
+    "avif with alpha": (saved(SEE_THROUGH, "AVIF"), {heads.ALPHA}),
+    "tiff of pages": (saved(RGB, "TIFF", **FRAMES), {heads.FRAMES}),
+    "animated gif": (saved(RGB.convert("P"), "GIF", **FRAMES), {heads.PALETTE, heads.FRAMES}),
+    "animated png": (saved(RGB, "PNG", **FRAMES), {heads.FRAMES}),
+    "animated webp": (saved(RGB, "WEBP", **FRAMES), {heads.FRAMES}),
+    "animated avif": (saved(RGB, "AVIF", **FRAMES), {heads.FRAMES}),
+    "audio": (b"RIFF\0\0\0\0WAVE" + bytes(100), set()),
+    "nothing": (b"", set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_head_tells_the_traits(name: str) -> None:
+    """The traits are these."""
+    data, expected = CASES[name]
+    assert set(traits_of(data)) == expected
+    assert set(traits_of(memoryview(data))) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("audio", "nothing")])
+def test_pillow_says_the_same(name: str) -> None:
+    """Mode, orientation and number of frames are those that Pillow finds."""
+    data, _ = CASES[name]
+    traits = set(traits_of(data))
+    with Image.open(io.BytesIO(data)) as image:
+        turned = image.getexif().get(274, 1) in range(2, 9) and image.format != "TIFF"
+        assert (heads.TURNED in traits) == turned
+        assert (heads.FRAMES in traits) == (getattr(image, "n_frames", 1) > 1)
+        assert (heads.CMYK in traits) == (image.mode == "CMYK")
+        assert (heads.PALETTE in traits) == (image.mode == "P")
+        assert (heads.BITS_16 in traits) == image.mode.startswith("I;16")
+        assert (heads.BITS_32 in traits) == (image.mode == "I")
+        assert (heads.FLOATS in traits) == (image.mode == "F")
+        assert (heads.GREY in traits) == (image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16"))
+        assert (heads.ALPHA in traits) == (image.mode in ("RGBA", "LA") or "transparency" in image.info)
+
+
+@given(st.sampled_from(sorted(CASES)), st.data())
+def test_damage_raises_nothing(name: str, data: st.DataObject) -> None:
+    """A cut file, or one with a wrong byte, has some traits or none."""
+    file = bytearray(CASES[name][0])
+    if file:
+        file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
+    assert set(traits_of(bytes(file[: data.draw(st.integers(0, len(file)))]))) <= set(heads.TRAITS)
