@@ -323,7 +323,7 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     if rows is not None:
         notes += [*rows.source.notes, *_not_classes(request.root)]
         problems, without_row, noticed = join_rows(rows, request.root, folder.listing, unusable)
-        folder.problems += problems
+        folder = replace(folder, problems=[*folder.problems, *problems])
     elif table is not None:
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
         notes += [not_taken(table, left)] if left else []
@@ -346,8 +346,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         with_json=with_json,
         with_duration=with_duration,
         rows=None if rows is None else rows.fields,
+        noticed=merged(noticed),
     )
-    source.noticed = merged(noticed)
     if without_row.any() and options.skip_errors:
         source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)

@@ -104,6 +104,7 @@ class FolderSource(Source):
         with_json: bool = False,
         with_duration: bool = False,
         rows: Schema | None = None,
+        noticed: Sequence[Noticed] = (),
     ) -> None:
         """`rows` are the fields of a table that has a row for each file; `join_rows` has stored the values."""
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
@@ -114,7 +115,7 @@ class FolderSource(Source):
         seconds, of_rows = [DURATION] if with_duration else [], () if rows is None else rows.fields
         self.schema = Schema.parse([(field, field), *label, *seconds, *text, *of_rows, ("key", "str")])
         self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
-        self.with_json, self.rows = with_json, rows
+        self.with_json, self.rows, self.noticed = with_json, rows, noticed
         self._heads = head_struct(self.schema).size - (0 if rows is None else head_struct(rows).size)
 
     @property
