@@ -281,3 +281,23 @@ def test_the_command(tmp_path: Path) -> None:
     dry = run("convert", "images", source, tmp_path / "none", *options, "--dry-run")
     assert "2 samples would become" in dry.out
     assert not (tmp_path / "none").exists()
+
+
+def test_tables_in_the_folders_below(tmp_path: Path) -> None:
+    """Splits with a table each are not classes of one set; the path of the message converts."""
+    files = {f"{split}/{name}": data for split in ("train", "test") for name, data in TWO.items()}
+    tables = {f"{split}/metadata.csv": "file_name,n\na.png,1\nb.png,2\n" for split in ("train", "test")}
+    source = lay(tmp_path / "images", {**files, **tables})
+    for skip in (False, True):
+        with pytest.raises(UsageError, match=r"2 folders in it \(test, train\) have a table metadata.*images/test"):
+            converted(source, skip=skip)
+    assert converted(source / "test")[1].samples == 2
+
+
+def test_a_list_of_texts_for_each_image(tmp_path: Path) -> None:
+    """What the message about a second row of a file says, done."""
+    rows = [{"file": "a.png", "texts": ["one", "two"]}, {"file": "b.png", "texts": []}]
+    source = lay(tmp_path / "images", {**TWO, "t.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    choice = FieldMapping(codecs={"texts": "list[str]"})
+    data, _ = converted(source, table="t.jsonl", key="file", choice=choice)
+    assert [data[at]["texts"] for at in range(2)] == [["one", "two"], []]

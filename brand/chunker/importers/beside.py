@@ -17,8 +17,9 @@ from brand.chunker.importers.files import COMPRESSED
 from brand.chunker.plan.plan import Options
 from brand.chunker.sources.filetable import FileTable
 from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 
+_SHOWN: Final = 5
 FILE_NAME: Final = "file_name"
 _METADATA: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _KINDS: Final = {
@@ -76,6 +77,14 @@ def _found(root: Path) -> Path | None:
     if len(found) > 1:
         names = " and ".join(path.name for path in found)
         raise UsageError(f"{root} has {names}: name one of them with --table, and move the others away")
+    below = sorted({path.parent.name for name in _METADATA for path in root.glob(f"*/{name}")})
+    if below and not found:
+        there = f"{counted(len(below), 'folder')} in it ({', '.join(below[:_SHOWN])})"
+        has = "has" if len(below) == 1 else "have"
+        raise UsageError(
+            f"{root}: {there} {has} a table metadata.* for the images there: convert each such folder, as"
+            f" {root / below[0]}"
+        )
     return found[0] if found else None
 
 

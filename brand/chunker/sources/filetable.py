@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from brand.formats.noticed import Noticed
 from brand.formats.record import encode_columns
 from brand.printable import escaped
 
+_GATHER: Final = 'give several values as a list in one row of JSON lines, {"file": "a.jpg", "texts": ["one", "two"]}'
 Row = tuple[str, str, bytes | str]
 """Name of the row in messages, name of the file, and the record of the other fields, or the reason why it has none."""
 
@@ -93,7 +95,7 @@ def join_rows(
                 if index is None:
                     raise ValueError(f"there is no file {name!r} in the folder")
                 if seen[index]:
-                    raise ValueError(f"file {name!r} is named a second time")
+                    raise ValueError(f"file {name!r} is named a second time, and each file has one row: {_GATHER}")
             except ValueError as error:
                 problems.append(Problem.of(f"{table.path.name}, {called}", str(error)))
             else:
