@@ -175,8 +175,9 @@ def pack(
             Face.
         dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then continues;
             or a URL, as `s3://bucket/name`.
-        schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
-            A table needs none: then each column is a field, and its type determines the codec.
+        schema: Field name -> codec: `bytes int float str json ndarray image audio`, or a list such as `list[image]`. A
+            `str` field `key` names samples. A table needs none: then each column is a field, and its type determines
+            the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
         chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256

@@ -301,3 +301,35 @@ def test_a_list_of_texts_for_each_image(tmp_path: Path) -> None:
     choice = FieldMapping(codecs={"texts": "list[str]"})
     data, _ = converted(source, table="t.jsonl", key="file", choice=choice)
     assert [data[at]["texts"] for at in range(2)] == [["one", "two"], []]
+
+
+FORMS = {
+    "a mark at the front": "\ufeffid,n\na,1\nb.c,2\n", "lines of Windows": "id,n\r\na,1\r\nb.c,2\r\n",
+    "semicolons": "id;n\na;1\nb.c;2\n", "blanks": "id,n\n a ,1\nb.c ,2\n", "another order": "n,id\n2,b.c\n1,a\n",
+    "mixed": "id,n\n./a.png,1\nb.c,2\n", "blank lines": "id,n\n\na,1\n\nb.c,2\n\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_as_people_write_them(tmp_path: Path, form: str) -> None:
+    """Marks, separators, blanks, and a name with a dot in it."""
+    files = {"a.png": TWO["a.png"], "b.c.png": TWO["b.png"], "t.csv": FORMS[form]}
+    data, _ = converted(lay(tmp_path / "images", files), table="t.csv", key="id")
+    assert data.column("n").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["e\u0301.png", "A.PNG", "a.jpeg", "x\\a.png", "../a.png", "sub/a.png", "aa", "a."])
+def test_a_name_that_is_nearly_right_is_refused(tmp_path: Path, name: str) -> None:
+    """No file is guessed: another case, ending, folder or Unicode form is another name."""
+    files = {"a.png": TWO["a.png"], "\u00e9.png": TWO["b.png"], "t.csv": f"id,n\n{name},1\n\u00e9,2\na,3\n"}
+    with pytest.raises(SourceError, match=r"line 2: there is no file .* names are paths below it"):
+        converted(lay(tmp_path / "images", files), table="t.csv", key="id")
+
+
+@pytest.mark.parametrize("rows", ["a.png,1\nb.png,2\n", "a,1\nb,2\n"])
+@pytest.mark.parametrize("contents", ["", "some text"])
+def test_a_file_that_is_left_out_takes_its_row_along(tmp_path: Path, rows: str, contents: str) -> None:
+    """One problem, not two, and the row is not given to another file."""
+    files = {"a.png": TWO["a.png"], "b.png": contents, "metadata.csv": "file_name,n\n" + rows}
+    data, report = converted(lay(tmp_path / "images", files), skip=True)
+    assert (samples(data), [problem.path for problem in report.skipped]) == ([{"n": 1, "key": "a.png"}], ["b.png"])

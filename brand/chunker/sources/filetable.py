@@ -27,6 +27,7 @@ from brand.formats.noticed import Noticed
 from brand.formats.record import encode_columns
 from brand.printable import escaped
 
+_NAMES: Final = "names are paths below it, with or without the ending"
 _GATHER: Final = 'give several values as a list in one row of JSON lines, {"file": "a.jpg", "texts": ["one", "two"]}'
 Row = tuple[str, str, bytes | str]
 """Name of the row in messages, name of the file, and the record of the other fields, or the reason why it has none."""
@@ -82,6 +83,7 @@ def join_rows(
     find = _Finder(root, listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     told, seen = np.zeros(len(listing), bool), np.zeros(len(listing), bool)
+    skipped = {name for path in unusable for name in (path, os.path.splitext(path)[0])}
     problems, noticed = list[Problem](), [*table.source.noticed]
     with (listing.folder / "texts.bin").open("wb") as texts:
         for called, name, record in table.rows(noticed):
@@ -90,10 +92,10 @@ def join_rows(
                 index = find(name) if name or isinstance(record, bytes) else None
                 if isinstance(record, str):
                     raise ValueError(record)
-                if index is None and escaped(find.plain(name)) in unusable:
+                if index is None and escaped(find.plain(name)) in skipped:
                     continue
                 if index is None:
-                    raise ValueError(f"there is no file {name!r} in the folder")
+                    raise ValueError(f"there is no file {name!r} in the folder; {_NAMES}")
                 if seen[index]:
                     raise ValueError(f"file {name!r} is named a second time, and each file has one row: {_GATHER}")
             except ValueError as error:
