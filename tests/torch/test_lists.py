@@ -6,6 +6,7 @@ import io
 import itertools
 import wave
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import brand
-from brand import BrandDataset, BrandLoader, BrandSampler, DecodeAudio, DecodeImage
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeAudio, DecodeImage, LengthBatchSampler, Mixture
 from brand.errors import FormatError, SchemaError
 from brand.node.setup.decoding import Prepared
 from tests.torch.support import served
@@ -209,3 +210,51 @@ def test_a_server_that_decodes_leaves_lists_to_the_client(tmp_path: Path) -> Non
                     assert len(images) == len(expected)
                     assert all(map(np.array_equal, images, expected))
         assert data.stats()["decoding"]["decoded"] == len(samples)
+
+
+def pairs_of(path: Path) -> Mixture:
+    """One view of the data set for each of the five captions, mixed: the recipe of docs/guides/image-text.md."""
+    views = [
+        BrandDataset(path, fields=("key", "captions"), transform={"captions": itemgetter(at)}, decode=False)
+        for at in range(5)
+    ]
+    return Mixture(dict.fromkeys(views, 1))
+
+
+ALL_PAIRS = sorted((sample["key"], caption) for sample in documents() for caption in sample["captions"])
+
+
+def pairs_in(batches: Iterable[Any]) -> list[tuple[str, str]]:
+    """The pairs of some batches."""
+    return [pair for keys, captions in batches for pair in zip(keys, captions, strict=True)]
+
+
+def test_every_pair_of_image_and_caption_once_an_epoch(path: Path) -> None:
+    """Two epochs in two orders; a state in the middle of the second continues with the others."""
+    loader = BrandLoader(pairs_of(path), batch_size=7)
+    first, second = pairs_in(loader), list[tuple[str, str]]()
+    assert sorted(first) == ALL_PAIRS
+    for batch in itertools.islice(loader, 6):
+        second += pairs_in([batch])
+    state = loader.state_dict()
+    again = BrandLoader(pairs_of(path), batch_size=7)
+    again.load_state_dict(state)
+    second += pairs_in(again)
+    assert sorted(second) == ALL_PAIRS
+    assert first != second
+    assert [key for key, _ in first[:5]] != [first[0][0]] * 5
+
+
+def test_ranks_divide_the_pairs(path: Path) -> None:
+    """Each pair is on one rank."""
+    found = []
+    for rank in range(2):
+        pairs = pairs_of(path)
+        found += pairs_in(BrandLoader(pairs, batch_size=7, sampler=BrandSampler(pairs, num_replicas=2, rank=rank)))
+    assert sorted(found) == ALL_PAIRS
+
+
+def test_batches_of_similar_documents(path: Path) -> None:
+    """A batch sampler by an `int` field works with lists beside it."""
+    with pytest.raises(SchemaError, match="not stored as a column"):
+        LengthBatchSampler(BrandDataset(path), "tokens", batch_size=4)
