@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.beside import images_request
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.plan.plan import Options
@@ -114,15 +115,17 @@ def convert_from(
         raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+    if not _is_streamed(kind, src):
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or FieldMapping())
-    if options.like is not None:  # before all of it is read
-        options.like.check(source.schema, source.classes)
-    with _open_work(dst, options) as work:
+    with ExitStack() as stack:
+        stack.enter_context(connections())
+        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        if options.like is not None:  # before all of it is read
+            options.like.check(source.schema, source.classes)
+        work = stack.enter_context(_open_work(dst, options))
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
@@ -130,6 +133,12 @@ def convert_from(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def _is_streamed(kind: str, src: Target) -> bool:
+    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
+    scheme = os.fspath(src).partition("://")[0].lower()
+    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import start_helper
 from brand.stores.opening import open_store
-from brand.stores.store import Store, Traffic
+from brand.stores.store import Entry, Store, Traffic
 from brand.stores.url import parse_url
 
 _SIZE: Final = struct.Struct("<I")
@@ -86,9 +86,11 @@ class StoreProcess:
         else:
             self._ask({"do": "write", "name": name, "new": new, "path": os.path.abspath(data)})
 
-    def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        found = json.loads(self._ask({"do": "names", "folder": folder}))
-        yield from ((str(name), int(size)) for name, size in found)
+    def entries(self, folder: str) -> Iterator[Entry]:
+        yield from (Entry(*each) for each in json.loads(self._ask({"do": "entries", "folder": folder})))
+
+    def entry(self, name: str) -> Entry:
+        return Entry(*json.loads(self._ask({"do": "entry", "name": name})))
 
     def _ask(self, question: dict[str, Any], data: bytes = b"") -> bytes:
         line = self._idle.get()
@@ -151,8 +153,10 @@ def _answer(store: Store, question: dict[str, Any], data: bytes) -> bytes:
             store.write(name, Path(path), new=new)
         case {"do": "write", "name": name, "new": new}:
             store.write(name, data, new=new)
-        case {"do": "names", "folder": folder}:
-            return json.dumps(list(store.names(folder))).encode()
+        case {"do": "entries", "folder": folder}:
+            return json.dumps(list(store.entries(folder))).encode()
+        case {"do": "entry", "name": name}:
+            return json.dumps(store.entry(name)).encode()
     return b""
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from brand.errors import UsageError
 from brand.reprs import Reprs
 from brand.stores.reasons import failed, missing, replaced, too_long, too_short
-from brand.stores.store import Traffic, note_use
+from brand.stores.store import Entry, Traffic, note_use
 from brand.stores.url import Url
 
 PATIENCE_S: Final = 45.0
@@ -235,12 +235,18 @@ class CloudStore(Reprs, shows="url _versions"):
             self._sizes.pop(name, None)
             self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
 
-    def names(self, folder: str) -> Iterator[tuple[str, int]]:
+    def entries(self, folder: str) -> Iterator[Entry]:
         start = len(self.url.key(""))
         with self._asking(folder):
             for some in self._client.list(self.url.key(folder) + "/"):
                 for each in some:
-                    yield each["path"][start:], each["size"]
+                    yield Entry(each["path"][start:], each["size"], each.get("e_tag") or "")
+
+    def entry(self, name: str) -> Entry:
+        with self._asking(name):
+            self.traffic.asked()
+            found = self._client.head(self.url.key(name))
+        return Entry(name, found["size"], found.get("e_tag") or "")
 
     def _check_version(self, name: str, found: str | None) -> None:
         if found is None:

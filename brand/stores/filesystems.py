@@ -11,7 +11,7 @@ from typing import Any, Final
 from brand.errors import UsageError
 from brand.reprs import Reprs
 from brand.stores.reasons import failed, missing, too_long, too_short
-from brand.stores.store import Traffic, note_use
+from brand.stores.store import Entry, Traffic, note_use
 from brand.stores.url import Url
 
 _PIECE: Final = 4 << 20
@@ -72,10 +72,16 @@ class FileSystemStore(Reprs, shows="url"):
             else:
                 self._system.put_file(str(data), self._path(name))
 
-    def names(self, folder: str) -> Iterator[tuple[str, int]]:
+    def entries(self, folder: str) -> Iterator[Entry]:
         with self._asking(folder), suppress(FileNotFoundError):
             for path, facts in self._system.find(self._path(folder), detail=True).items():
-                yield str(path)[len(self._folder) + 1 :], int(facts["size"])
+                yield Entry(str(path)[len(self._folder) + 1 :], int(facts["size"]), _mark(facts))
+
+    def entry(self, name: str) -> Entry:
+        with self._asking(name):
+            self.traffic.asked()
+            facts = self._system.info(self._path(name))
+        return Entry(name, int(facts["size"]), _mark(facts))
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
@@ -92,3 +98,9 @@ class FileSystemStore(Reprs, shows="url"):
             if isinstance(error, OSError) and error.filename == url:
                 raise
             raise failed(error, url) from None
+
+
+def _mark(facts: dict[str, Any]) -> str:
+    """Return what a library of fsspec says of an object's version: each library has names of its own."""
+    names = ("ETag", "etag", "mtime", "LastModified", "created")
+    return next((str(facts[name]) for name in names if name in facts), "")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
@@ -24,6 +24,18 @@ from brand.stores.url import Url
 
 AT_ONCE: Final = 16
 """Ranges that `read_all` reads at the same time."""
+
+
+class Entry(NamedTuple):
+    """One object of a store."""
+
+    name: str
+    """Name below the folder of the store."""
+    size: int
+    """Size in bytes."""
+    mark: str
+    """A text that changes if the object is replaced, such as its ETag; empty if the store has none."""
+
 
 Wanted = tuple[str, int, memoryview]
 """One range: name of the object, offset, and the buffer to fill."""
@@ -80,8 +92,11 @@ class Store(Protocol):
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """Write an object from memory or from a file, whole or not at all. `new`: it must not exist yet."""
 
-    def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Yield names and sizes of the objects whose names begin with `folder` and a slash."""
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Yield the objects whose names begin with `folder` and a slash."""
+
+    def entry(self, name: str) -> Entry:
+        """Return an object without reading it."""
 
 
 def read_all(store: Store, wanted: Sequence[Wanted]) -> None:

@@ -41,8 +41,8 @@ def test_it_does_what_a_store_does(store: StoreProcess, there: Bucket, tmp_path:
     store.write("chunks/b", tmp_path / "a b\n", new=False)
     assert store.read("chunks/ü", 5) == b"hello"
     assert b"".join(store.pieces("chunks/b", 300, 5)) == bytes(range(44, 49))
-    assert sorted(store.names("chunks")) == [("chunks/b", 102400), ("chunks/ü", 5)]
-    assert list(store.names("none")) == []
+    assert sorted(each[:2] for each in store.entries("chunks")) == [("chunks/b", 102400), ("chunks/ü", 5)]
+    assert list(store.entries("none")) == []
     assert store.url.host == "bucket"
 
 

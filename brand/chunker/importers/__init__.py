@@ -12,6 +12,7 @@ fields      from the columns of a source to fields
 lists       lists of files, and files that a text names
 beside      a table beside a folder of images
 files       the files of a source, also compressed ones
+objects     the files of a source in a store, read as streams
 """
 
 from __future__ import annotations

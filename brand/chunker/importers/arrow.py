@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.lists import codec_of_files
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
@@ -50,6 +52,11 @@ def arrow() -> Any:
             "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
         ) from error
     return pyarrow
+
+
+def arrow_file(path: SourcePath) -> Any:
+    """Open a file for Arrow: mapped, or as a stream if it is in a store. Raises OSError."""
+    return arrow().memory_map(str(path)) if isinstance(path, Path) else arrow().PythonFile(path.open(), "r")
 
 
 def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:

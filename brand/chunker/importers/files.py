@@ -26,8 +26,10 @@ import numpy as np
 import zstandard
 
 from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
+from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
+from brand.stores.url import is_url
 
 BUFFER_BYTES: Final = 1 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
@@ -47,12 +49,12 @@ _LONGEST_MODE: Final = 16
 class ImportFile:
     """One file of a source."""
 
-    path: Path
+    path: SourcePath
     name: str
     """The path below the source, for messages."""
     bytes: int
     mark: str
-    """Size and date."""
+    """Size and date; for an object, its size and version."""
 
 
 def with_compressed(*suffixes: str) -> list[str]:
@@ -67,6 +69,8 @@ def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) 
     `SourceError` if there are none.
     """
     text, endings = os.fspath(src), tuple(suffixes)
+    if is_url(text):
+        return [_file(path, path.name) for path in find_objects(text, endings, what, _expanded)]
     root = Path(os.path.normpath(text))
     if root.is_dir():
         found = [path for path in sorted(root.rglob("*")) if path.name.endswith(endings) and path.is_file()]
@@ -84,7 +88,12 @@ def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) 
     return [_file(Path(name), Path(name).name) for name in names]
 
 
-def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
+def source_path(src: str | os.PathLike[str]) -> SourcePath:
+    """Return the path of a source, on this machine or in a store. Raises `UsageError`."""
+    return ObjectPath.of(src) if isinstance(src, str) and is_url(src) else Path(src)
+
+
+def listed_file(root: SourcePath, name: str, index: str = "index.json") -> ImportFile:
     """Return a file that the index of a folder names. Raises `SourceError`, ValueError if it is outside the folder."""
     try:
         return _file_at(below(root, name), name)
@@ -92,27 +101,25 @@ def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
         raise SourceError(name, f"cannot be read: {error.strerror}; {index} lists it") from error
 
 
-def _file(path: Path, name: str) -> ImportFile:
+def _file(path: SourcePath, name: str) -> ImportFile:
     try:
         return _file_at(path, name)
     except OSError as error:
         raise SourceError(str(path), f"cannot be read: {error.strerror}") from error
 
 
-def _file_at(path: Path, name: str) -> ImportFile:
+def _file_at(path: SourcePath, name: str) -> ImportFile:
     facts = path.stat()
+    if isinstance(facts, ObjectFacts):
+        return ImportFile(path, name, facts.st_size, facts.mark)
     return ImportFile(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
 
 
 def _matching(pattern: str) -> list[str]:
     """Return the files of a pattern. Every name to which the braces expand must exist."""
-    braces = _BRACES.search(pattern)
-    if braces is None:
+    if _BRACES.search(pattern) is None:
         return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
-    first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
-    if last - first >= _MOST_OF_BRACES:
-        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
-    names = [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
+    names = _expanded(pattern)
     missing = [name for name in names if not glob.glob(name)]
     if missing:
         more = f", and {counted(len(missing) - 1, 'other')} of {pattern}" if len(missing) > 1 else ""
@@ -120,8 +127,19 @@ def _matching(pattern: str) -> list[str]:
     return [found for name in names for found in sorted(glob.glob(name))]
 
 
+def _expanded(pattern: str) -> list[str]:
+    """Return the names to which the braces of a pattern expand: the pattern itself, if it has none."""
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        return [pattern]
+    first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
+    if last - first >= _MOST_OF_BRACES:
+        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
+    return [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
+
+
 @contextmanager
-def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[BinaryIO]:
+def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterator[BinaryIO]:
     """Open a file from its front, decompressed if its name, or `packed`, is that of a compressed file.
 
     An error inside of the block becomes a `SourceError` that names the file.
@@ -179,7 +197,7 @@ class _Zstd(io.RawIOBase):
         return count
 
 
-def below(root: Path, name: str) -> Path:
+def below(root: SourcePath, name: str) -> SourcePath:
     """Return the path of a file that an index names. Raises ValueError if it would be outside the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"it names the file {name!r}, which is not in the folder")
@@ -247,7 +265,7 @@ def pixels(data: bytes) -> Any:
 
 
 @contextmanager
-def index_errors(path: Path, what: str) -> Iterator[None]:
+def index_errors(path: SourcePath, what: str) -> Iterator[None]:
     """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
     try:
         yield

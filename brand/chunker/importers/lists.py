@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, Final
 
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import UsageError
 from brand.formats.header import ELEMENTS, Schema
@@ -53,7 +54,7 @@ def parsed_list(text: str) -> list[Any]:
 
 
 def with_files(
-    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: Path
+    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: SourcePath
 ) -> Iterator[Block | Bad | Noticed]:
     """Yield blocks in which the names of files are replaced by their contents, for image and audio fields.
 
@@ -72,7 +73,7 @@ def _has_names(values: Sequence[Any]) -> bool:
     return any(isinstance(value, str) or (isinstance(value, list) and str in map(type, value)) for value in values)
 
 
-def _with_files(names: Sequence[str], block: Block, folder: Path) -> Iterator[Block | Bad]:
+def _with_files(names: Sequence[str], block: Block, folder: SourcePath) -> Iterator[Block | Bad]:
     read: dict[str, list[Any]] = {name: [] for name in names}
     first = held = 0
 
@@ -83,11 +84,10 @@ def _with_files(names: Sequence[str], block: Block, folder: Path) -> Iterator[Bl
     for position, called in enumerate(block.called):
         try:
             files = {name: _contents(block.columns[name][position], folder) for name in names}
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             if first < position:
                 yield made(position)
-            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            yield Bad(called, reason, f"Names of files are paths below {folder}")
+            yield Bad(called, str(error), f"Names of files are paths below {folder}")
             read, first, held = {name: [] for name in names}, position + 1, 0
             continue
         for name, value in files.items():
@@ -106,16 +106,19 @@ def _bytes_in(value: Any) -> int:
     return len(value) if isinstance(value, bytes) else 0
 
 
-def _contents(value: Any, folder: Path) -> Any:
-    """Return the contents of the file that a text names; of a list, those of all. Raises OSError, ValueError."""
+def _contents(value: Any, folder: SourcePath) -> Any:
+    """Return the contents of the file that a text names; of a list, those of all. Raises ValueError."""
     if isinstance(value, list):
         return [_contents(each, folder) for each in value]
     if not isinstance(value, str):
         return value
-    path = Path(value)
+    path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"it names the file {value!r}, which is not below the folder")
-    return (folder / path).read_bytes()
+    try:
+        return (folder / value).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{folder / value}: {error.strerror or error}") from error
 
 
 def in_order(files: Mapping[int, Any]) -> list[Any]:

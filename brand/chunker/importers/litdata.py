@@ -23,14 +23,24 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_file
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
-from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+    source_path,
+)
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -52,7 +62,7 @@ class LitData(Shards):
 
     kind = "litdata"
 
-    def __init__(self, root: Path, choice: FieldMapping) -> None:
+    def __init__(self, root: SourcePath, choice: FieldMapping) -> None:
         index = root / "index.json"
         with index_errors(index, "LitData chunks"):
             told = json.loads(index.read_bytes())
@@ -124,7 +134,7 @@ def _refuse(config: Mapping[str, Any]) -> None:
         raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
 
 
-def _chunk(root: Path, chunk: Mapping[str, Any]) -> tuple[Path, Shard]:
+def _chunk(root: SourcePath, chunk: Mapping[str, Any]) -> tuple[SourcePath, Shard]:
     """Return a chunk that the index names. Raises as `listed_file` does."""
     name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
     file = listed_file(root, name)
@@ -193,7 +203,7 @@ class LitDataRows(ArrowShards):
 
     kind = "litdata"
 
-    def __init__(self, root: Path, choice: FieldMapping) -> None:
+    def __init__(self, root: SourcePath, choice: FieldMapping) -> None:
         index = root / "index.json"
         with index_errors(index, "LitData chunks"):
             told = json.loads(index.read_bytes())
@@ -218,7 +228,7 @@ class LitDataRows(ArrowShards):
         """Yield batches of some hundred rows. Raises `SourceError` if the chunk is damaged."""
         library, (path, shard) = arrow(), self._chunks[number]
         try:
-            with library.memory_map(str(path)) as file:
+            with arrow_file(path) as file:
                 whole = file.read_buffer()
                 size, magic = _END.unpack(whole.slice(whole.size - _END.size))
                 start = whole.size - _END.size - size
@@ -236,11 +246,11 @@ class LitDataRows(ArrowShards):
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
     """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
-    root = Path(src)
+    root = source_path(src)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
 
 
-def _has_rows(root: Path) -> bool:
+def _has_rows(root: SourcePath) -> bool:
     """Return whether the first chunk ends with rows of Arrow. If it cannot be read, `LitData` reports the error."""
     try:
         told = json.loads((root / "index.json").read_bytes())

@@ -22,13 +22,23 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+    source_path,
+)
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -61,7 +71,7 @@ class Mds(Shards):
     kind = "mds"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        root = Path(src)
+        root = source_path(src)
         index = root / "index.json"
         with index_errors(index, "MDS shards"):
             self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]
@@ -116,7 +126,7 @@ class Mds(Shards):
 class _ShardFacts:
     """The entry of one shard in the index. Raises ValueError, KeyError, TypeError if the entry is invalid."""
 
-    def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
+    def __init__(self, root: SourcePath, told: Mapping[str, Any]) -> None:
         if told["format"] != "mds" or told["version"] != 2:
             raise ValueError(
                 f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import MOST_ROWS, ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -70,7 +71,8 @@ class Parquet(ArrowShards):
 def _opened(file: ImportFile) -> Any:
     """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _first(parquet: Any, names: list[str]) -> Any:
@@ -107,7 +109,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.memory_map(str(self._files[0].path)) as file:
+        with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
@@ -118,7 +120,7 @@ class Saved(ArrowShards):
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().memory_map(str(file.path)) as stream:  # a batch, which may be large, is read as its rows are
+        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):

@@ -21,12 +21,12 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.lists import with_files
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
@@ -104,7 +104,7 @@ class JsonLines(Shards):
 
 
 @lru_cache(maxsize=8)
-def _lines_before(path: Path, start: int) -> int:
+def _lines_before(path: SourcePath, start: int) -> int:
     count = 0
     with path.open("rb") as file:
         while start > 0 and (data := file.read(min(start, BUFFER_BYTES))):

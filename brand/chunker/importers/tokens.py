@@ -200,7 +200,7 @@ def open_tokens(src: str | os.PathLike[str], options: TokenOptions, scratch: Pat
     noticed: list[Noticed] = []
     files: list[TokenFile] = []
     for entry in found:
-        if entry.path.suffix not in _SUFFIXES:
+        if not isinstance(entry.path, Path) or entry.path.suffix not in _SUFFIXES:
             raise SourceError(entry.name, f"the name of a token file ends with {', '.join(_SUFFIXES)}")
         for file in _opened(entry.path, entry.name, entry.mark, options):
             _check_width(file)
@@ -256,7 +256,7 @@ def _of_numpy(file: Any, offset: int, path: Path, name: str, mark: str, options:
         raise UsageError(f"{name} holds {dtype}, and --dtype says {options.dtype}: leave --dtype out")
     made = TokenFile(path, name, file.tell(), dtype, int(np.prod(shape)), mark)
     if len(shape) == 2 and options.block is None:
-        return replace(made, samples=shape[0], spans=_Blocks(shape[1], shape[1]))
+        return replace(made, samples=shape[0], spans=_EqualSpans(shape[1], shape[1]))
     return made
 
 
@@ -330,7 +330,7 @@ def _divided(file: TokenFile, options: TokenOptions, ends: Path, noticed: list[N
         if file.tokens > used:
             what = f"{{count}} token[s] behind the last block of {options.block:,} in a file [is|are] left out"
             noticed.append(Noticed("tokens_left_out", file.tokens - used, file.name, what))
-        return replace(file, samples=blocks, spans=_Blocks(options.block, stride))
+        return replace(file, samples=blocks, spans=_EqualSpans(options.block, stride))
     if options.end_of_text is None:
         raise UsageError(
             f"{file.name} does not say where documents end: give --end-of-text TOKEN (50256 for GPT-2), or --block N "
@@ -378,7 +378,7 @@ def _check_width(file: TokenFile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Blocks:
+class _EqualSpans:
     """Spans of equal length at equal distances."""
 
     tokens: int

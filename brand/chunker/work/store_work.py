@@ -73,7 +73,7 @@ class StoreWork(Work):
         sizes: dict[int, int] = {}
         if any(self._kept.iterdir()):
             try:
-                found = dict(self._store.names("chunks"))
+                found = {name: size for name, size, _ in self._store.entries("chunks")}
             except OSError:
                 found = {}
             numbers = (int(name) for name in os.listdir(self._kept) if name.isdecimal())

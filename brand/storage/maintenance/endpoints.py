@@ -176,7 +176,7 @@ class _InStore(Destination):
 
     def sizes(self) -> Mapping[str, int]:
         """See `Destination`. Lists objects only if there may be any."""
-        return dict(self._store.names(_CHUNKS)) if self._begun else {}
+        return {name: size for name, size, _ in self._store.entries(_CHUNKS)} if self._begun else {}
 
     def head(self, name: str) -> bytes:
         return b"".join(self._store.pieces(name, 0, PREAMBLE_SIZE))

@@ -1,0 +1,181 @@
+"""Sources in a store: each importer reads a URL as a stream, and makes the same data set as from a folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand.chunker import Options, convert_from
+from brand.chunker.importers.objects import LARGE_BLOCK, SMALL_BLOCK, ObjectPath, connections
+from brand.errors import SourceError, UsageError
+from brand.formats.constants import MANIFEST_NAME
+from tests.chunker.test_importers import FORMATS, SOURCES
+from tests.shop import SPEECHES, Shop, Speech, shop
+from tests.support import brand as run
+from tests.tools.objects import Fault, Faults, Reset
+
+STREAMED = [name for name in FORMATS if name != "hf"]
+PATTERNS = {
+    "webdataset": ["/part-{000..001}.tar", "/*.tar", ""],
+    "parquet": ["/train-*-of-00002.parquet", "/{00000..00001}.parquet", ""],
+    "jsonl": ["/{0..1}.jsonl", "/[01].jsonl", ""],
+    "csv": ["/{0..1}.csv", "/?.csv", ""],
+}
+
+
+@pytest.fixture(params=SPEECHES)
+def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """A bucket with the sources of all importers."""
+    speech: Speech = request.param
+    with shop(speech, tmp_path / "shop", monkeypatch) as opened:
+        for name in ("webdataset", "parquet", "mds", "mds-zstd", "litdata", "litdata-zstd", "litdata-rows"):
+            shutil.copytree(SOURCES / name, opened.folder(name))
+        for number in range(2):
+            for name, line in (("jsonl", '{{"n": {0}, "t": "a{0}"}}\n'), ("csv", "{0},a{0}\n")):
+                opened.folder(name).mkdir(exist_ok=True)
+                head = "n,t\n" if name == "csv" else ""
+                text = head + "".join(line.format(row) for row in range(number * 2000, number * 2000 + 2000))
+                (opened.folder(name) / f"{number}.{name}").write_text(text)
+            shutil.copy(
+                opened.folder("parquet") / f"train-0000{number}-of-00002.parquet",
+                opened.folder("parquet") / f"0000{number}.pq",
+            )
+        yield opened
+
+
+def data_set_id(path: Path) -> Any:
+    return json.loads((path / MANIFEST_NAME).read_bytes())["id"]
+
+
+def same_as_from_the_folder(at: Shop, kind: str, name: str, pattern: str, tmp_path: Path, jobs: int) -> None:
+    """The chunks are those of a conversion of the folder: the id of a data set covers its contents."""
+    options = Options(chunk_size=5, jobs=jobs)
+    convert_from(kind, str(at.folder(name)) + pattern, tmp_path / "local", options)
+    convert_from(kind, at.url(name) + pattern, tmp_path / "streamed", options)
+    assert data_set_id(tmp_path / "streamed") == data_set_id(tmp_path / "local")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_folder(at: Shop, name: str, tmp_path: Path) -> None:
+    kind = FORMATS[name][0]
+    if at.speech == "http" and name in ("webdataset", "parquet"):
+        with pytest.raises(UsageError, match=r"a web server does not list files: name them, as .*\.tar"):
+            convert_from(kind, at.url(name), tmp_path / "set")
+        return
+    same_as_from_the_folder(at, kind, name, "", tmp_path, jobs=1 if at.speech == "gs" else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "number"), [(kind, n) for kind in ("webdataset", "jsonl", "csv") for n in range(3)])
+def test_a_pattern(at: Shop, kind: str, number: int, tmp_path: Path) -> None:
+    pattern = PATTERNS[kind][number]
+    if (at.speech == "http" and "{" not in pattern) or "?" in pattern:  # which may begin a secret
+        with pytest.raises(UsageError, match=r"does not list files|must not hold a query"):
+            convert_from(kind, at.url(kind) + pattern, tmp_path / "set")
+        return
+    same_as_from_the_folder(at, kind, kind, pattern, tmp_path, jobs=2)
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """A bucket."""
+    with shop("s3", tmp_path / "shop", monkeypatch) as opened, connections():
+        yield opened
+
+
+def test_what_is_not_there(s3: Shop, tmp_path: Path) -> None:
+    """The message names the object, or what to give."""
+    shutil.copytree(SOURCES / "webdataset", s3.folder("tars"))
+    (s3.folder("empty")).mkdir()
+    for src, text in {
+        "s3://bucket/tars/part-{000..004}.tar": "tars/part-003.tar: there is no such object, and 1 other of",
+        "s3://bucket/tars/none-*.tar": "there is no object that matches it",
+        "s3://bucket/nothing": "there is no tar file in this folder. Their names end with .tar",
+        "s3://bucket/*.tar": "s3://bucket is a whole bucket: name a folder in it",
+        "s3://other/tars": "cannot be listed",
+        "s3://bucket/tars/part-000.tar?x=1": "must not hold a query",
+    }.items():
+        with pytest.raises((SourceError, UsageError)) as caught:
+            convert_from("webdataset", src, tmp_path / "set", Options(jobs=1))
+        assert text in str(caught.value), src
+
+
+def test_a_hidden_object_is_no_source(s3: Shop, tmp_path: Path) -> None:
+    shutil.copytree(SOURCES / "webdataset", s3.folder("tars"))
+    (s3.folder("tars") / ".tmp").mkdir()
+    (s3.folder("tars") / ".tmp" / "x.tar").write_bytes(b"no tar")
+    assert convert_from("webdataset", "s3://bucket/tars", tmp_path / "set", Options(jobs=1)).samples == 12
+
+
+def test_connections_that_break(s3: Shop, tmp_path: Path) -> None:
+    """Each third read is cut; the data set is that of the folder."""
+    rows = "".join(f'{{"n": {n}, "t": "{random.Random(n).randbytes(200).hex()}"}}\n' for n in range(9000))
+    s3.folder("rows").mkdir()
+    (s3.folder("rows") / "0.jsonl").write_text(rows)
+    s3.store.faults = Faults(Fault(Reset(after=100_000), "GET", share=0.3), seed=3)
+    convert_from("jsonl", str(s3.folder("rows")), tmp_path / "local", Options(jobs=1))
+    convert_from("jsonl", "s3://bucket/rows", tmp_path / "streamed", Options(jobs=1))
+    assert data_set_id(tmp_path / "streamed") == data_set_id(tmp_path / "local")
+
+
+def test_an_object_that_is_replaced(s3: Shop, tmp_path: Path) -> None:
+    """Never a mixture: neither within a conversion, nor when a stopped one is continued."""
+    s3.folder("rows").mkdir()
+    file = s3.folder("rows") / "0.jsonl"
+    file.write_text("".join(f'{{"n": {n}, "t": "old"}}\n' for n in range(400_000)))
+
+    def replace(_: Any) -> None:
+        file.write_text(file.read_text().replace("old", "new"))
+        s3.store.put("bucket/rows/0.jsonl", file.read_bytes())
+
+    options = Options(jobs=1)
+    convert_from("jsonl", "s3://bucket/rows", tmp_path / "set", options)
+    replace(None)
+    convert_from("jsonl", "s3://bucket/rows", tmp_path / "other", options)
+    assert data_set_id(tmp_path / "set") != data_set_id(tmp_path / "other")
+
+
+def test_the_file_of_an_object(s3: Shop) -> None:
+    """Any reads and jumps give the bytes of the object; a read to the end sends few requests."""
+    data = random.Random(1).randbytes(3 * LARGE_BLOCK + 12345)
+    (s3.bucket / "folder").mkdir()
+    (s3.bucket / "folder" / "object.bin").write_bytes(data)
+    path = ObjectPath.of("s3://bucket/folder") / "object.bin"
+    assert (path.name, path.suffix, path.suffixes, str(path.parent)) == (
+        "object.bin",
+        ".bin",
+        [".bin"],
+        "s3://bucket/folder",
+    )
+    assert path.is_file()
+    assert not (path.parent / "other").exists()
+    assert path.read_bytes() == data
+    before = len(s3.asked("object.bin"))
+    with path.open() as file:
+        assert file.read() == data
+    assert len(s3.asked("object.bin")) - before <= 12
+    choose = random.Random(2)
+    with path.open() as file:
+        for _ in range(60):
+            at, size = choose.randrange(len(data) + 10), choose.choice([1, 100, SMALL_BLOCK, 2 * SMALL_BLOCK + 3])
+            file.seek(at)
+            assert file.tell() == at
+            assert file.read(size) == data[at : at + size]
+        file.seek(-10, io.SEEK_END)
+        assert file.read() == data[-10:]
+
+
+def test_the_command(s3: Shop, tmp_path: Path) -> None:
+    """Braces are the command's, not those of the shell."""
+    shutil.copytree(SOURCES / "webdataset", s3.folder("tars"))
+    told = run("convert", "webdataset", "s3://bucket/tars/part-{000..001}.tar", tmp_path / "set")
+    assert told.code == 0, told.err
+    assert "10 samples" in told.out
