@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ class Chunk:
         return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(stored)
 
 
+def value(codec: str, payload: bytes) -> Any:
+    """The value in the payload of a variable field (section 3)."""
+    if codec in ("str", "json"):
+        return payload.decode() if codec == "str" else json.loads(payload)
+    if codec == "ndarray":
+        shape = struct.unpack_from(f"<{payload[1]}I", payload, 2)
+        dtype = np.dtype(DTYPES[payload[0] - 1]).newbyteorder("<")
+        return np.frombuffer(payload[2 + 4 * payload[1] :], dtype).reshape(shape)
+    if codec in ("list[int]", "list[float]"):
+        return np.frombuffer(payload, "<i8" if codec == "list[int]" else "<f8").tolist()
+    if codec.startswith("list["):
+        (n,) = struct.unpack_from("<I", payload)
+        ends = np.cumsum([4 + 4 * n, *struct.unpack_from(f"<{n}I", payload, 4)]).tolist()
+        check(ends[-1] == len(payload), "end of a list")
+        return [value(codec[5:-1], payload[low:high]) for low, high in pairwise(ends)]
+    return payload
+
+
 def fields(schema: list[list[str]], record: bytes) -> dict[str, Any]:
     """The values in a record (section 3); images and audio are bytes."""
     fixed = [f for f in schema if f[1] in ("int", "float")]
@@ -59,17 +78,7 @@ def fields(schema: list[list[str]], record: bytes) -> dict[str, Any]:
     values: dict[str, Any] = dict(zip([name for name, _ in fixed], head, strict=False))
     start = numbers.size
     for (name, codec), length in zip(variable, head[len(fixed) :], strict=True):
-        payload, start = record[start : start + length], start + length
-        if codec == "str":
-            values[name] = payload.decode()
-        elif codec == "json":
-            values[name] = json.loads(payload)
-        elif codec == "ndarray":
-            shape = struct.unpack_from(f"<{payload[1]}I", payload, 2)
-            dtype = np.dtype(DTYPES[payload[0] - 1]).newbyteorder("<")
-            values[name] = np.frombuffer(payload[2 + 4 * payload[1] :], dtype).reshape(shape)
-        else:
-            values[name] = payload
+        values[name], start = value(codec, record[start : start + length]), start + length
     check(start == len(record), "end of the record")
     return {name: values[name] for name, _ in schema}
 

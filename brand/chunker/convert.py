@@ -15,6 +15,7 @@ from typing import Any
 
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
+from brand.chunker.importers.beside import images_request
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.objects import connections
@@ -54,11 +55,24 @@ from brand.stores.url import is_url, parse_url
 
 
 def convert_images(
-    src: Target, dst: Target, options: Options | None = None, *, on_progress: OnProgress = silent
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    table: Target | None = None,
+    key: str | None = None,
+    choice: FieldMapping | None = None,
+    on_progress: OnProgress = silent,
 ) -> Report:
     """Convert an image folder.
 
-    Samples have `image` (the file's bytes), `label` if there are class folders, and `key`.
+    Samples have `image` (the file's bytes), `label` if there are class folders, `text` and `json` if `photo.txt` and
+    `photo.json` are next to `photo.jpg`, and `key`.
+
+    `table` is a table with a row for each image: CSV, TSV, JSON lines or Parquet. Its column `key` names the images, by
+    their paths below the folder, with or without the ending; its other columns become fields, by `choice`. Folders are
+    no classes then. `metadata.csv`, `.jsonl` or `.parquet` at the top of the folder is such a table, and its column
+    `file_name` names the images.
 
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
@@ -66,7 +80,7 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    return _convert_folder(make_request(src, dst, "images", options), dst, on_progress)
+    return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
 
 
 def convert_audio(
@@ -202,8 +216,9 @@ def pack(  # noqa: PLR0913 - a keyword each
             Face.
         dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then continues;
             or a URL, as `s3://bucket/name`.
-        schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
-            A table needs none: then each column is a field, and its type determines the codec.
+        schema: Field name -> codec: `bytes int float str json ndarray image audio`, or a list such as `list[image]`. A
+            `str` field `key` names samples. A table needs none: then each column is a field, and its type determines
+            the codec.
         classes: Names of the values of the `int` field `label`, in their order. If a table has names of its own
             (`ClassLabel`), its labels get the numbers of these names.
         seed: Seed of the shuffle.

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from brand.chunker.importers.beside import images_request
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import kind_of_manifest
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
@@ -26,15 +28,23 @@ __all__ = ["Job", "PublishedChunk", "Task", "TaskReport", "plan_audio", "plan_im
 
 
 def plan_images(
-    src: Target, dst: Target, options: Options | None = None, *, tasks: int = 0, on_progress: OnProgress = silent
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    table: Target | None = None,
+    key: str | None = None,
+    choice: FieldMapping | None = None,
+    tasks: int = 0,
+    on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
 
     All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
-    `tasks` is the number of tasks, for the messages of `seal`. Raises as `convert_images` does, and `TargetExistsError`
-    if there is a plan that was made with other options or versions.
+    Arguments are those of `convert_images`. `tasks` is the number of tasks, for the messages of `seal`. Raises as
+    `convert_images` does, and `TargetExistsError` if there is a plan that was made with other options or versions.
     """
-    return _plan(make_request(src, dst, "images", options), dst, tasks, on_progress)
+    return _plan(images_request(src, dst, options, table, key, choice), dst, tasks, on_progress)
 
 
 def plan_audio(

@@ -20,6 +20,7 @@ from brand.cli.convert import (
     folder_verb,
     import_verb,
     names_of,
+    table_options,
     token_verb,
 )
 from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
@@ -42,8 +43,9 @@ def append() -> None:
 
 @append.command(help=f"Add the image folder SRC to the collection DST, or begin it. {_THEN}")
 @folder_verb
-def images(src: str, dst: str, chosen: Options, on_progress: OnProgress) -> Report:
-    return collect.append_images(src, dst, chosen, on_progress=on_progress)
+@table_options
+def images(src: str, dst: str, chosen: Options, on_progress: OnProgress, **beside: Any) -> Report:
+    return collect.append_images(src, dst, chosen, **beside, on_progress=on_progress)
 
 
 @append.command(help=f"Add the audio folder SRC to the collection DST, or begin it. {_THEN}")

@@ -214,29 +214,34 @@ def dialect_of(given: dict[str, Any]) -> Dialect:
     return Dialect(given.pop("separator", ""), given.pop("quote", None) or "", given.pop("escape", ""))
 
 
-def import_verb(kind: str, run: Run) -> Callable[..., None]:
-    """Make the command that converts one format of another tool; `run` converts with its options."""
-
-    @_always
-    @_MORE_OPTIONS.get(kind, options())
-    @_split
-    @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
-    @click.option(
+_FIELD_OPTIONS: Final = options(
+    click.option("--columns", metavar="NAME,...", help="The columns to take (default: all)."),
+    click.option(
         "--field",
         "told",
         metavar="NAME=CODEC",
         multiple=True,
         callback=_pairs,
         help=f"Store a field with another codec: {' '.join(CODECS)}. NEW=COLUMN renames a column.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--null",
         "nulls",
         metavar="NAME=VALUE",
         multiple=True,
         callback=_pairs,
         help="Value in place of a missing one (default: it is an error).",
-    )
+    ),
+)
+
+
+def import_verb(kind: str, run: Run) -> Callable[..., None]:
+    """Make the command that converts one format of another tool; `run` converts with its options."""
+
+    @_always
+    @_MORE_OPTIONS.get(kind, options())
+    @_split
+    @_FIELD_OPTIONS
     @_CLASSES
     @click.option("--label", metavar="COLUMN", help="The column of class numbers, which becomes the field label.")
     @_on_error("sample")
@@ -311,19 +316,47 @@ def convert() -> None:
     """Convert files, or data of another tool, into a data set."""
 
 
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a table beside a folder of images. The command receives keywords of `convert_images`."""
+
+    @click.option("--table", type=click.Path(), help="CSV, TSV, JSON lines or Parquet with a row for each image.")
+    @click.option("--key", metavar="NAME", help="The column of that table that names the images.")
+    @_FIELD_OPTIONS
+    @functools.wraps(command)
+    def wrapped(
+        *positional: Any, columns: str | None, told: dict[str, str], nulls: dict[str, str], **given: Any
+    ) -> Any:
+        codecs, renames = fields_told(told)
+        chosen = FieldMapping(names_of(columns), codecs, nulls, renames) if columns or told or nulls else None
+        return command(*positional, choice=chosen, **given)
+
+    return wrapped
+
+
 @convert.command()
 @folder_verb
+@table_options
 @several_machines
-def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | TaskReport:
+def images(
+    src: str,
+    dst: str,
+    options: Options,
+    on_progress: OnProgress,
+    table: str | None,
+    key: str | None,
+    choice: FieldMapping | None,
+    **together: Any,
+) -> Report | TaskReport:
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
     Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
     s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
-    plan = functools.partial(plan_images, src, dst, options)
+    beside: dict[str, Any] = {"table": table, "key": key, "choice": choice}
+    plan = functools.partial(plan_images, src, dst, options, **beside)
     report = convert_together(plan, dst, options, on_progress, **together)
-    return convert_images(src, dst, options, on_progress=on_progress) if report is None else report
+    return convert_images(src, dst, options, **beside, on_progress=on_progress) if report is None else report
 
 
 TRANSCRIPTS: Final = click.option(
@@ -424,7 +457,7 @@ def print_report(report: Report, noun: str = "file") -> None:
         f" of {report.chunk_size:,} in {report.target}"
     )
     if report.classes is None and noun == "file":
-        echo("No labels: there are no class folders, or they were not asked for")
+        echo("No classes: there are no class folders, or they were not asked for")
     if report.classes is not None:
         more = "" if len(report.classes) <= _SHOWN else f" and {len(report.classes) - _SHOWN:,} more"
         echo(f"Classes: {', '.join(report.classes[:_SHOWN])}{more}")

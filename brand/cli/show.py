@@ -17,6 +17,7 @@ from brand.cli.dataset import DATA_SET
 from brand.cli.output import chunk_run, echo, new_table, noticed_line, print_json, size
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.media import kind_of
+from brand.formats.values import FieldList
 from brand.printable import printable, printable_lines
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.summary import Summary, summarise
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _BAR = 32
 _CLASSES_SHOWN = 30
 _NAMED = 5
+_ELEMENTS_SHOWN = 5
 
 
 @click.command()
@@ -145,12 +147,17 @@ def _print_value(field: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, FieldList):
+        return [_plain(element) for element in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, FieldList) and value and isinstance(value[0], bytes | np.ndarray):
+        more = [f"and {len(value) - _ELEMENTS_SHOWN:,} more"] if len(value) > _ELEMENTS_SHOWN else []
+        return f"{len(value):,}: {'; '.join([*map(_describe, value[:_ELEMENTS_SHOWN]), *more])}"
     if isinstance(value, bytes):
         return f"{kind_of(value) or 'bytes'}, {len(value):,} bytes"
     if isinstance(value, np.ndarray):

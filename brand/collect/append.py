@@ -54,16 +54,25 @@ Convert = Callable[[str, Options], Report]
 
 
 def append_images(
-    src: Target, collection: Target, options: Options | None = None, *, on_progress: OnProgress = silent
+    src: Target,
+    collection: Target,
+    options: Options | None = None,
+    *,
+    table: Target | None = None,
+    key: str | None = None,
+    choice: FieldMapping | None = None,
+    on_progress: OnProgress = silent,
 ) -> Report:
     """Add an image folder to a collection, or begin one with it. Raises as `convert_images`, and as `append_data_set`.
 
     If the collection exists, it decides chunk size, compression and classes: folders with a known name get the label
-    that they have had, new ones the next labels.
+    that they have had, new ones the next labels. The arguments are those of `convert_images`.
     """
-    return _converted(
-        collection, "images", src, options, lambda to, o: convert_images(src, to, o, on_progress=on_progress)
-    )
+
+    def convert(to: str, chosen: Options) -> Report:
+        return convert_images(src, to, chosen, table=table, key=key, choice=choice, on_progress=on_progress)
+
+    return _converted(collection, "images", src, options, convert)
 
 
 def append_audio(

@@ -27,12 +27,16 @@ from brand.formats.constants import (
     VERSION_MAJOR,
     VERSION_MINOR,
     VERSION_OF_FACTS,
+    VERSION_OF_LISTS,
 )
 
 FIXED: Final = {"int": "q", "float": "d"}
 """Codecs of fixed size (8 bytes), with their `struct` letter."""
 
-VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio")
+ELEMENTS: Final = {f"list[{codec}]": codec for codec in ("image", "audio", "str", "ndarray", "int", "float")}
+"""Codec of a list -> codec of its elements."""
+
+VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio", *ELEMENTS)
 CODECS: Final = (*FIXED, *VARIABLE)
 DECODE_MODES: Final = ("RGB", "L", "RGBA", "unchanged")
 """Forms of decoded images."""
@@ -151,8 +155,10 @@ class Header:
 
     @property
     def minor(self) -> int:
-        """Minor version of the chunks and the manifest: the lowest one that has the codecs of the schema."""
-        return VERSION_OF_FACTS if self.decode or self.field_classes else VERSION_MINOR
+        """Minor version of the chunks and the manifest: the lowest one that has the contents of the header."""
+        facts = VERSION_OF_FACTS if self.decode or self.field_classes else VERSION_MINOR
+        lists = VERSION_OF_LISTS if any(codec in ELEMENTS for _, codec in self.schema.fields) else VERSION_MINOR
+        return max(facts, lists)
 
     def chunk_samples(self, number: int) -> int:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
@@ -168,9 +174,13 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
-        """Check a header object read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
+        """Check a header object read from `path`, and return the header.
+
+        Raises `LayoutError`, `OversizedError`, and `VersionError` for a codec of a newer version.
+        """
         try:
             fields = [(str(name), *split_codec(codec)) for name, codec in value["schema"]]
+            _check_codecs([codec for _, codec, _ in fields], path)
             classes = value["classes"]
             header = cls(
                 samples=natural(value["samples"], "samples", positive=True),
@@ -200,6 +210,14 @@ class Header:
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
             raise OversizedError("the header exceeds a limit of the format", path=path)
         return header
+
+
+def _check_codecs(codecs: Iterable[str], path: str | Path) -> None:
+    """Raise `VersionError` for a codec that this library does not know: a newer minor version may have added it."""
+    unknown = next((codec for codec in codecs if codec not in CODECS), None)
+    if unknown is not None:
+        what, hint = "a field has a codec that is not known", "Install the newest brand-data to read it"
+        raise VersionError(what, path=path, expected=f"one of {', '.join(CODECS)}", found=unknown, hint=hint)
 
 
 def check_major(found: int, path: str | Path, chunk: int | None = None) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.header import DecodeDefault, Schema, natural
+from brand.formats.header import ELEMENTS, DecodeDefault, Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
-from brand.formats.record import Records, fixed_columns, payloads
+from brand.formats.record import Records, elements, fixed_columns, payloads
 from brand.printable import printable
 
 MAX_NOTICED: Final = 1024
@@ -85,7 +85,7 @@ COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS)
 
 def has_media(schema: Schema) -> bool:
     """Whether `look` counts anything."""
-    return any(codec == "image" for _, codec in schema.variable) or bool(_measured(schema))
+    return any(ELEMENTS.get(codec, codec) == "image" for _, codec in schema.variable) or bool(_measured(schema))
 
 
 def _measured(schema: Schema) -> str:
@@ -95,24 +95,31 @@ def _measured(schema: Schema) -> str:
 
 
 def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) -> Counts:
-    """Count the traits of the media of some records, whose samples have these public indices."""
+    """Count the traits of the media of some records, whose samples have these public indices.
+
+    In a field of lists, each image counts.
+    """
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for name, codec in schema.variable:
-        if codec != "image":
+        if ELEMENTS.get(codec, codec) != "image":
             continue
-        images = payloads(schema, records, name)
+        images, owner = payloads(schema, records, name), np.arange(len(records))
+        if codec in ELEMENTS:
+            images, owner = elements(images)
         kinds = plain_kinds(images)
         groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
-        firsts = [int(each[indices[each].argmin()]) for each in groups]
+        numbers = indices[owner]
+        firsts = [int(each[numbers[each].argmin()]) for each in groups]
         some = list(zip((traits_of(images.view(first)) for first in firsts), map(len, groups), firsts, strict=True))
         others = np.flatnonzero(kinds == 0)
         some += zip(map(traits_of, images[others].pieces()), repeat(1), others.tolist())
         if len(images):
-            some.append(((_IMAGES,), int(np.count_nonzero(images.sizes)), int(indices.argmin())))
+            some.append(((_IMAGES,), int(np.count_nonzero(images.sizes)), int(numbers.argmin())))
         for traits, more, best in some:
             for trait in traits:
-                count, first = found.get((name, trait), (0, best))
-                found[name, trait] = count + more, best if indices[best] < indices[first] else first
+                at = int(owner[best])
+                count, first = found.get((name, trait), (0, at))
+                found[name, trait] = count + more, at if indices[at] < indices[first] else first
     if audio := _measured(schema):
         unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
         if len(unknown):

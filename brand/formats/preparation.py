@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError, cause_of, missing_extra
 from brand.formats.audio import decode_audio, ffmpeg, soundfile
-from brand.formats.header import DecodeDefault, Schema
+from brand.formats.header import ELEMENTS, DecodeDefault, Schema
 from brand.formats.media import pillow_errors
 from brand.formats.pixels import in_mode, method_of, open_frame, unchanged
 from brand.formats.values import Buffer
@@ -200,8 +200,8 @@ def checked(
 ) -> dict[str, Preparation]:
     """Check decode specs of fields.
 
-    The fields must exist, be decoded, have the right codec, and be among `fields` (None: all). Raises `SchemaError`,
-    `UsageError`.
+    The fields must exist, be decoded, have the right codec or be lists of it, and be among `fields` (None: all). Raises
+    `SchemaError`, `UsageError`.
     """
     kinds = dict(schema.fields)
     for name, how in decode.items():
@@ -209,7 +209,8 @@ def checked(
             raise UsageError(
                 f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...), DecodeMask(...) or DecodeAudio(...)"
             )
-        if kinds.get(name) != how.codec:
+        codec = kinds.get(name, "")
+        if ELEMENTS.get(codec, codec) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
             raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
@@ -241,6 +242,11 @@ def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, 
             )
     made = {name: DecodeDefault(how.mode, how.upright is True) for name, how in decode.items()}
     return {name: default for name, default in made.items() if default != DecodeDefault()}
+
+
+def for_server(decode: Mapping[str, Preparation], schema: Schema) -> dict[str, Preparation]:
+    """Return the decode specs that a data server can apply: the elements of lists are decoded by the client."""
+    return {name: how for name, how in decode.items() if schema.codec(name) not in ELEMENTS}
 
 
 def to_json(how: Preparation) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar, overload
 
 import numpy as np
@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.header import FIXED, Schema
-from brand.formats.values import DECODERS, LARGE, Buffer, decode_str, encode_column, instead, lengths
+from brand.formats.values import (
+    DECODERS,
+    LARGE,
+    Buffer,
+    as_float,
+    decode_str,
+    encode_column,
+    instead,
+    lengths,
+    sizes_in,
+)
 from brand.native import CORE, XXH3
 from brand.printable import printable
 
@@ -234,6 +244,16 @@ def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequenc
     return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
+def split_record(schema: Schema, record: bytes) -> tuple[list[int | float], list[bytes]]:
+    """Return the fixed fields and the payloads of a record, in the schema's order: the reverse of `record_parts`."""
+    numbers = head_struct(schema).unpack_from(record)
+    payloads, start = [], head_struct(schema).size
+    for length in numbers[len(schema.fixed) :]:
+        payloads.append(record[start : start + length])
+        start += length
+    return list(numbers[: len(schema.fixed)]), payloads
+
+
 class RecordDecoder:
     """Record -> values of its fields, images and audio as bytes.
 
@@ -330,6 +350,21 @@ def payloads(schema: Schema, records: Records, name: str) -> Records:
     return Records(records.memory, begin, size)
 
 
+def elements(lists: Records) -> tuple[Records, NDArray[np.intp]]:
+    """Return the elements of payloads of lists, without a copy, and the number of the list that each is in.
+
+    Lists of numbers have no such elements. Raises ValueError if a payload is no list.
+    """
+    runs = [sizes_in(piece) for piece in lists.pieces()]
+    owner = np.repeat(np.arange(len(runs)), list(map(len, runs)))
+    sizes = np.fromiter(chain.from_iterable(runs), np.int64, len(owner))
+    heads = lists.starts + 4 * (1 + np.array(list(map(len, runs)), np.int64))
+    before = np.cumsum(sizes) - sizes
+    firsts = np.flatnonzero(np.diff(owner, prepend=-1))  # the first element of each list that has one
+    starts = heads[owner] + before - np.repeat(before[firsts], np.diff(np.append(firsts, len(owner))))
+    return Records(lists.memory, starts, sizes), owner
+
+
 def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
     """Return the fixed fields of many records as one structured array (8 bytes a field). No other field is decoded."""
     dtype = fixed_dtype(schema)
@@ -363,7 +398,7 @@ def _column(name: str, samples: Sequence[Mapping[str, Any]], called: Sequence[st
 
 
 def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> NDArray[Any]:
-    convert, dtype = (operator.index, np.int64) if codec == "int" else (_number, np.float64)
+    convert, dtype = (operator.index, np.int64) if codec == "int" else (as_float, np.float64)
     if isinstance(values, np.ndarray) and values.dtype == dtype:
         return values
     try:
@@ -378,9 +413,3 @@ def _fixed_column(name: str, codec: str, values: Sequence[Any], called: Sequence
                 found = f"{type(value).__name__} ({value!r:.40}){instead(codec, value)}"
                 raise SchemaError(f"{called[position]}, field {name!r}: expected {codec}, found {found}") from None
         raise
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str | bytes):
-        raise TypeError
-    return float(value)

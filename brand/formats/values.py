@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+import operator
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +20,10 @@ from numpy.typing import NDArray
 
 from brand.errors import SchemaError, cause_of
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
+from brand.formats.header import ELEMENTS
 
 _FILES: Final = ("image", "audio")
+_U32: Final = 4
 
 Buffer = bytes | bytearray | memoryview
 LARGE: Final = 256 << 10
@@ -53,6 +57,9 @@ def _guesses(codec: str, value: Any) -> Iterator[str]:
         yield "give its isoformat()"
     if codec == "str":
         yield "a 'bytes' field holds bytes" if isinstance(value, bytes) else "give str(value) if that is meant"
+    if codec in ELEMENTS and not isinstance(value, list | tuple):
+        lists = "give value.tolist()" if hasattr(value, "tolist") else "give [value] if that is meant"
+        yield "for a sample without elements give []" if missing else lists
     if codec in _FILES and isinstance(value, str | os.PathLike):
         yield f"an {codec!r} field holds a file's contents: give Path(name).read_bytes()"
     if codec in (*_FILES, "bytes") and (_is_of("numpy", value) or _is_of("torch", value)):
@@ -182,6 +189,73 @@ def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
     return array
 
 
+class FieldList(list[Any]):
+    """The values of a list field of one sample. PyTorch's default collate leaves such lists as they are."""
+
+
+def as_float(value: Any) -> float:
+    """Return a number as float. Raises TypeError for text, which `float` would parse."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"expected a number, found {type(value).__name__}")
+    return float(value)
+
+
+def _items(value: Any) -> Sequence[Any] | NDArray[Any]:
+    """Return the elements of a list, a tuple or an array. Raises TypeError: a text has characters, not elements."""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+        return value
+    raise TypeError(f"expected a list, found {type(value).__name__}")
+
+
+def _encode_numbers(convert: Callable[[Any], float], dtype: str, value: Any) -> bytes:
+    items = _items(value)
+    try:
+        return np.fromiter(map(convert, items), dtype, len(items)).tobytes()
+    except OverflowError:
+        raise ValueError("an element does not fit 64 bits") from None
+
+
+def _encode_list(codec: str, value: Any) -> bytes:
+    """Return the number of elements, their sizes and their payloads. Errors name the element at fault."""
+    encode, payloads = ENCODERS[codec], list[bytes]()
+    for position, item in enumerate(_items(value)):
+        try:
+            payloads.append(encode(item))
+        except (TypeError, ValueError, RecursionError) as error:
+            said = instead(codec, item) if isinstance(error, TypeError) else ""
+            raise ValueError(f"element {position}: {error}{said}") from error
+    if max(map(len, payloads), default=0) >= 1 << 32:
+        raise ValueError("an element has more than 4 GiB")
+    return b"".join((struct.pack(f"<{1 + len(payloads)}I", len(payloads), *map(len, payloads)), *payloads))
+
+
+def _decode_numbers(dtype: str, payload: Buffer) -> FieldList:
+    return FieldList(np.frombuffer(payload, dtype).tolist())
+
+
+def sizes_in(payload: Buffer) -> tuple[int, ...]:
+    """Return the sizes of the elements in the payload of `_encode_list`. Raises ValueError if they do not fill it."""
+    end = len(payload)
+    count = struct.unpack_from("<I", payload)[0] if end >= _U32 else end
+    start = _U32 * (1 + count)
+    if start > end:
+        raise ValueError(f"{end} bytes are not a list of {count} elements")
+    sizes = struct.unpack_from(f"<{count}I", payload, _U32)
+    if start + sum(sizes) != end:
+        raise ValueError(f"{count} elements end at byte {start + sum(sizes)} of a list of {end} bytes")
+    return sizes
+
+
+def _decode_list(codec: str, payload: Buffer) -> FieldList:
+    """Decode the payload of `_encode_list`. Raises ValueError if counts and sizes disagree."""
+    decode, found, sizes = DECODERS[codec], FieldList(), sizes_in(payload)
+    start = _U32 * (1 + len(sizes))
+    for size in sizes:
+        found.append(decode(payload[start : start + size]))
+        start += size
+    return found
+
+
 ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "str": encode_str,
     "bytes": encode_bytes,
@@ -189,6 +263,9 @@ ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "ndarray": encode_ndarray,
     "image": encode_image,
     "audio": encode_bytes,
+    "list[int]": partial(_encode_numbers, operator.index, "<i8"),
+    "list[float]": partial(_encode_numbers, as_float, "<f8"),
+    **{f"list[{codec}]": partial(_encode_list, codec) for codec in ("str", "ndarray", "image", "audio")},
 }
 
 DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
@@ -198,6 +275,9 @@ DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
     "ndarray": decode_ndarray,
     "image": bytes,
     "audio": bytes,
+    "list[int]": partial(_decode_numbers, "<i8"),
+    "list[float]": partial(_decode_numbers, "<f8"),
+    **{f"list[{codec}]": partial(_decode_list, codec) for codec in ("str", "ndarray", "image", "audio")},
 }
 
 

@@ -46,7 +46,7 @@ def scan(root: Path, *, labels: bool = True, sidecars: bool = False, follow_link
     """A scan that keeps its lists in a temporary folder until the process ends."""
     work = Path(tempfile.mkdtemp(dir=root.parent))
     options = Options(labels=labels, follow_links=follow_links)
-    return scan_folder(root, work, options, sidecars=sidecars, on_progress=silent)
+    return scan_folder(root, work, options, sidecars=(".txt", ".lab") if sidecars else (), on_progress=silent)
 
 
 def found(folder: ScannedFolder) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from brand.chunker import Options, convert_from
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.objects import LARGE_BLOCK, SMALL_BLOCK, ObjectPath, connections
 from brand.errors import SourceError, UsageError
 from brand.formats.constants import MANIFEST_NAME
@@ -21,6 +22,7 @@ from tests.chunker.test_importers import FORMATS, SOURCES
 from tests.shop import SPEECHES, Shop, Speech, shop
 from tests.support import brand as run
 from tests.tools.objects import Fault, Faults, Reset
+from tests.torch.test_lists import png
 
 STREAMED = [name for name in FORMATS if name != "hf"]
 PATTERNS = {
@@ -182,3 +184,20 @@ def test_the_command(s3: Shop, tmp_path: Path) -> None:
     told = run("convert", "webdataset", "s3://bucket/tars/part-{000..001}.tar", tmp_path / "set")
     assert told.code == 0, told.err
     assert "10 samples" in told.out
+
+
+def test_lines_that_name_images_in_the_store(s3: Shop, tmp_path: Path) -> None:
+    """Names are paths below the folder of the lines, there, too; an object that is missing is a bad line."""
+    folder = s3.folder("documents")
+    (folder / "img").mkdir(parents=True)
+    for at in range(3):
+        (folder / "img" / f"{at}.png").write_bytes(png(at + 1, 2, at))
+    rows = [{"images": [f"img/{at}.png" for at in range(row % 4)]} for row in range(6)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    choice = FieldMapping(codecs={"images": "list[image]"})
+    for src, target in ((str(folder), "local"), (s3.url("documents"), "streamed")):
+        convert_from("jsonl", src, tmp_path / target, Options(jobs=1), choice=choice)
+    assert data_set_id(tmp_path / "streamed") == data_set_id(tmp_path / "local")
+    (folder / "img" / "2.png").unlink()
+    with pytest.raises(SourceError, match=r"line 4: s3://bucket/documents/img/2.png: .*no such"):
+        convert_from("jsonl", s3.url("documents"), tmp_path / "set", Options(jobs=1), choice=choice)

@@ -341,7 +341,7 @@ def test_audio_without_a_line_of_the_chapter_is_counted(chapters: Path, tmp_path
     table = chapters / "readers/19/198/19-198.trans.txt"
     table.write_text(table.read_text().splitlines()[0])
     report = convert_audio(chapters, tmp_path / "out.brand", options(labels=False))
-    assert report.notes == ("1 audio file without a transcript; the text is empty there",)
+    assert [fact.text for fact in report.noticed] == ["1 audio file has no text next to it: the text is empty there"]
     table.write_bytes(b"\xff\xfe1\0")
     with pytest.raises(SourceError, match=r"19-198\.trans\.txt: not a table of transcripts in UTF-8"):
         convert_audio(chapters, tmp_path / "other.brand", options(labels=False))

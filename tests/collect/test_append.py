@@ -30,6 +30,7 @@ from brand.collect import home as home_module
 from brand.collect.home import Writer, kept, unfinished, writing
 from brand.errors import BrandError, SchemaError, SourceError, StorageError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import SCHEMA, grow, killed, numbers, samples, tidy
 from tests.support import brand_process
 
@@ -320,3 +321,22 @@ def test_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with writing(tmp_path / "all"):
         pass
     tidy(tmp_path / "all")
+
+
+def test_lists_in_a_collection(tmp_path: Path) -> None:
+    """Segments with lists grow, lose samples and are written again: version 1.2 stays version 1.2, and values stay."""
+    schema, grown = {"texts": "list[str]", "n": "int"}, tmp_path / "grown"
+    rows = [{"texts": [f"{at}.{each}" for each in range(at % 4)], "n": at} for at in range(30)]
+    append_samples(rows[:20], grown, schema, options=Options(chunk_size=4, jobs=1))
+    append_samples(rows[20:], grown)
+    delete(grown, NamedSamples(indices=[3, 21]))
+    compact(grown)
+    data = StoredDataSet(grown)
+    assert [data.sample(at)["texts"] for at in data.present().tolist()] == [
+        row["texts"] for row in rows if row["n"] not in (3, 21)
+    ]
+    assert [error for step in verify(grown) for error in step.errors] == []
+    for manifest in grown.glob("parts/*/brand.json"):
+        assert json.loads(manifest.read_bytes())["version"] == [1, 2]
+        chunks = sorted(manifest.parent.glob("chunks/*"))
+        assert {chunk.read_bytes()[8:12] for chunk in chunks} == {b"\1\0\2\0"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from brand.formats.constants import ARRAY_DTYPES
-from brand.formats.header import CODECS, Schema
+from brand.formats.header import CODECS, ELEMENTS, FIXED, Schema
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -36,6 +36,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "image": st.binary(max_size=40),
     "audio": st.binary(max_size=40),
 }
+
+VALUES |= {name: st.lists(VALUES[codec], max_size=4) for name, codec in ELEMENTS.items()}
 
 NAMES = st.sampled_from(["label", "text", "a", "_", "Z9", "key2", "index_", "x" * 63])
 FIELDS = st.dictionaries(NAMES, st.sampled_from(CODECS), min_size=1, max_size=7)
@@ -70,17 +72,27 @@ def model_payload(codec: str, value: Any) -> bytes:
         head = bytes([number, array.ndim]) + b"".join(struct.pack("<I", length) for length in array.shape)
         elements = [array[position] for position in np.ndindex(*array.shape)]
         return head + b"".join(element.astype(ARRAY_DTYPES[number]).tobytes() for element in elements)
+    if codec in ELEMENTS:
+        inner = ELEMENTS[codec]
+        if inner in FIXED:
+            return b"".join(model_number(inner, each) for each in value)
+        payloads = [model_payload(inner, each) for each in value]
+        sizes = [len(payloads), *map(len, payloads)]
+        return b"".join(size.to_bytes(4, "little") for size in sizes) + b"".join(payloads)
     return bytes(value)
+
+
+def model_number(codec: str, value: Any) -> bytes:
+    """A number in eight bytes."""
+    return int(value).to_bytes(8, "little", signed=True) if codec == "int" else struct.pack("<d", float(value))
 
 
 def model_record(schema: Schema, sample: dict[str, Any]) -> bytes:
     """A record, field by field, as docs/reference/format.md says."""
     fixed = lengths = payloads = b""
     for name, codec in schema.fields:
-        if codec == "int":
-            fixed += int(sample[name]).to_bytes(8, "little", signed=True)
-        elif codec == "float":
-            fixed += struct.pack("<d", float(sample[name]))
+        if codec in FIXED:
+            fixed += model_number(codec, sample[name])
         else:
             payload = model_payload(codec, sample[name])
             lengths += len(payload).to_bytes(4, "little")
@@ -100,6 +112,9 @@ def same(codec: str, found: Any, given: Any) -> bool:
             and found.tobytes() == array.astype(found.dtype).tobytes()
             and bool(found.flags.writeable)
         )
+    if codec in ELEMENTS:
+        pairs = zip(found, given, strict=True)
+        return isinstance(found, list) and all(same(ELEMENTS[codec], each, one) for each, one in pairs)
     if codec == "json":
         return json.dumps(found) == json.dumps(given)
     if codec == "int":

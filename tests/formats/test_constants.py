@@ -15,6 +15,7 @@ PINNED = {
     "VERSION_MAJOR": 1,
     "VERSION_MINOR": 0,
     "VERSION_OF_COLLECTIONS": 1,
+    "VERSION_OF_LISTS": 2,
     "VERSION_OF_FACTS": 2,
     "PREAMBLE_SIZE": 64,
     "PREAMBLE_CHECKSUM_AT": 56,
@@ -90,7 +91,10 @@ def test_names_of_files_never_change() -> None:
 
 def test_codecs_never_change() -> None:
     """The names of the codecs, and which have a fixed size."""
-    assert header.CODECS == ("int", "float", "str", "bytes", "json", "ndarray", "image", "audio")
+    assert header.CODECS == (
+        "int", "float", "str", "bytes", "json", "ndarray", "image", "audio",
+        "list[image]", "list[audio]", "list[str]", "list[ndarray]", "list[int]", "list[float]",
+    )  # fmt: skip
     assert header.FIXED == {"int": "q", "float": "d"}
 
 

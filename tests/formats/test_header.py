@@ -13,8 +13,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.errors import FormatError, LayoutError, OversizedError, SchemaError
-from brand.formats.header import Header, Schema, canonical_json, pack_header, unpack_header
+from brand.errors import FormatError, LayoutError, OversizedError, SchemaError, VersionError
+from brand.formats.header import CODECS, Header, Schema, canonical_json, pack_header, unpack_header
 from tests.formats.strategies import TEXT, schemas
 
 NAME = Path("some/chunk.brand")
@@ -89,7 +89,7 @@ def test_a_missing_key_is_an_error(key: str) -> None:
         {"samples": 0}, {"samples": -1}, {"samples": "10"}, {"samples": True}, {"samples": 1.5}, {"samples": None},
         {"chunk_size": 0}, {"chunk_size": [4]}, {"chunk_size": float("inf")},
         {"schema": []}, {"schema": "label"}, {"schema": [["label"]]}, {"schema": [["label", "int", 1]]},
-        {"schema": [["label", "lzma"]]}, {"schema": [["label", "int"], ["label", "int"]]}, {"schema": [[1, 2]]},
+        {"schema": [["label", "int"], ["label", "int"]]}, {"schema": [[1, 2]]},
         {"schema": [["index", "int"]]}, {"schema": [["../up", "int"]]}, {"schema": [["key", "int"]]}, {"schema": 7},
         {"schema": [[f"f{k}", "int"] for k in range(65)]}, {"schema": None}, {"schema": {"a": 1}},
         {"classes": 3}, {"classes": True},
@@ -105,6 +105,20 @@ def test_a_malformed_value_is_an_error(change: dict[str, Any]) -> None:
     """Types and ranges are checked; whatever is in a header, nothing but a `LayoutError` comes out."""
     with pytest.raises(LayoutError):
         Header.from_json(GOOD | change, NAME)
+
+
+@pytest.mark.parametrize("codec", ["list[list[int]]", "video", "list[json]", ""])
+def test_a_codec_of_a_newer_version_says_what_to_install(codec: str) -> None:
+    """It is no damage: a later minor version has added the codec."""
+    with pytest.raises(VersionError, match=r"codec that is not known.*Install the newest brand-data"):
+        Header.from_json(GOOD | {"schema": [["label", "int"], ["new", codec]]}, NAME)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_minor_version_is_the_lowest_that_has_the_codecs(codec: str) -> None:
+    """Without lists, chunks and manifests are those of version 1.0, byte for byte."""
+    header = Header.from_json(GOOD | {"schema": [["label", "int"], ["other", codec]]}, NAME)
+    assert header.minor == (2 if codec.startswith("list[") else 0)
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 3, {}, True])

@@ -104,3 +104,19 @@ def test_wrong_facts_are_refused(wrong: Any) -> None:
     """With an error that a manifest turns into a `LayoutError`."""
     with pytest.raises((ValueError, KeyError, TypeError)):
         from_json(wrong)
+
+
+def test_images_of_lists_count_each() -> None:
+    """The example is the sample with the smallest index; lists that are all grey have no fact, of any lengths."""
+    turned, palette, grey = (CASES[name][0] for name in ("jpeg turned", "palette png", "grey jpeg"))
+    schema = Schema.parse({"images": "list[image]", "key": "str"})
+    lists = [[palette, turned], [], [turned, turned], [palette]]
+    samples = [{"images": files, "key": f"s{at}"} for at, files in enumerate(lists)]
+    found = look(schema, encode_records(schema, samples, range(4)), np.array([7, 1, 3, 2]))
+    assert found["images", heads.TURNED] == (3, 3, "s2")
+    assert found["images", heads.PALETTE] == (2, 2, "s3")
+    facts = {fact.what: fact.count for fact in facts_of(found, {})}
+    assert facts == {heads.TURNED: 3, heads.PALETTE: 2}
+    greys = encode_records(schema, [{"images": [grey] * at, "key": ""} for at in range(3)], range(3))
+    assert facts_of(look(schema, greys, np.arange(3)), {}) == ()
+    assert look(schema, encode_records(schema, [{"images": [], "key": ""}], range(1)), np.arange(1)) == {}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.formats.record import SMALL, Records, windows
+from brand.formats.header import Schema
+from brand.formats.record import SMALL, Records, elements, encode_records, payloads, windows
 
 PIECES = st.lists(st.binary(max_size=40) | st.just(b"x" * (3 * SMALL)), max_size=30)
 
@@ -41,3 +42,14 @@ def test_a_window_begins_at_each_place(size: int) -> None:
     memory = np.arange(9, dtype=np.uint8)
     found = [window.tobytes() for window in windows(memory, size)]
     assert found == [bytes(range(at, at + size)) for at in range(max(0, 10 - size))]
+
+
+@given(st.lists(st.lists(st.binary(max_size=9), max_size=4), min_size=1, max_size=6))
+def test_elements_of_lists_are_found_in_place(lists: list[list[bytes]]) -> None:
+    """Each with the number of its list; empty lists have none, at the front, between others and at the end."""
+    schema = Schema.parse({"files": "list[image]", "n": "int"})
+    records = encode_records(schema, [{"files": files, "n": 1} for files in lists], range(len(lists)))
+    found, owner = elements(payloads(schema, records, "files"))
+    assert list(zip(owner.tolist(), map(bytes, found), strict=True)) == [
+        (number, file) for number, files in enumerate(lists) for file in files
+    ]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.formats.values import DECODERS, decode_json, decode_ndarray, decode_str, encode_ndarray
+from brand.errors import SchemaError
+from brand.formats.values import DECODERS, decode_json, decode_ndarray, decode_str, encode_column, encode_ndarray
 
 HUGE = 2**32 - 1
 
@@ -110,3 +111,53 @@ def test_bytes_are_copied_from_the_readers_memory(codec: str) -> None:
     memory[:] = b"xyz"
     assert value == b"abc"
     assert type(value) is bytes
+
+
+@pytest.mark.parametrize("codec", ["list[str]", "list[image]", "list[audio]", "list[ndarray]"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"\0\0\0", b"\0\0\0\0x", struct.pack("<I", 1), struct.pack("<I", HUGE), struct.pack("<II", 1, HUGE) + b"x",
+        struct.pack("<II", 1, 1) + b"xy", struct.pack("<III", 2, 1, 1) + b"x", struct.pack("<I", 2**31) + bytes(9),
+    ],
+)  # fmt: skip
+def test_a_malformed_list_is_a_value_error_and_allocates_nothing(codec: str, payload: bytes) -> None:
+    """A count beyond the payload, or sizes that do not fill it."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"bytes"):
+            DECODERS[codec](payload)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["list[int]", "list[float]"])
+def test_a_list_of_numbers_has_whole_numbers_of_eight_bytes(codec: str) -> None:
+    """Nothing is dropped at the end."""
+    assert DECODERS[codec](b"") == []
+    with pytest.raises(ValueError, match="multiple"):
+        DECODERS[codec](bytes(12))
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "message"),
+    [
+        ("list[str]", "abc", r"expected a list, found str; give \[value\]"),
+        ("list[image]", b"x", r"expected a list, found bytes; give \[value\]"),
+        ("list[str]", None, r"found NoneType; for a sample without elements give \[\]"),
+        ("list[str]", {"a"}, "expected a list, found set"), ("list[str]", {"a": 1}, "expected a list, found dict"),
+        ("list[str]", iter("ab"), "expected a list, found str_"), ("list[int]", 3, "expected a list, found int"),
+        ("list[int]", np.int64(3), r"found int64; give value.tolist\(\)"),
+        ("list[str]", ["a", None], "element 1: expected str, found NoneType; for a missing text give ''"),
+        ("list[str]", [["a"]], "element 0: expected str, found list"),
+        ("list[image]", ["a.jpg"], r"element 0: .*give Path\(name\).read_bytes\(\)"),
+        ("list[int]", [2**63], "does not fit 64 bits"), ("list[int]", [1.5], "integer"),
+        ("list[int]", ["1"], "integer"),
+        ("list[float]", ["1"], "expected a number, found str"), ("list[float]", [None], "NoneType"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_such_list_is_refused_with_advice(codec: str, value: Any, message: str) -> None:
+    """A text is not a list of its characters, a file not one of its bytes."""
+    with pytest.raises(SchemaError, match=message):
+        encode_column("f", codec, [[], value], ["sample 0", "sample 1"])

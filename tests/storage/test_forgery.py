@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from brand.errors import DecodeError, FormatError, LayoutError, OversizedError
+from brand.errors import DecodeError, FormatError, LayoutError, OversizedError, VersionError
 from brand.formats.header import canonical_json
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.reindex import reindex
@@ -111,7 +111,7 @@ PARTS: dict[str, tuple[Change, type[FormatError]]] = {
     "a header of more samples": (with_header(samples=11), FormatError),
     "a header of other chunks": (with_header(samples=12, chunk_size=6), LayoutError),
     "a header of another schema": (with_header(schema=[["label", "float"]]), FormatError),
-    "a header with an unknown codec": (with_header(schema=[["label", "pickle"]]), LayoutError),
+    "a header with an unknown codec": (with_header(schema=[["label", "pickle"]]), VersionError),
     "a header of other classes": (with_header(classes=["a", "b"]), FormatError),
     "a header with an endless seed": (with_header(seed=float("inf")), LayoutError),
     "another number": (lambda p: setattr(p, "number", 2), FormatError),

@@ -4,13 +4,14 @@
     binary              image or audio if the first values are such files, else bytes
     struct{bytes, path} image or audio, as Hugging Face's `Image` and `Audio` are stored; the path is left out
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
+    list of text        list[str]; of binary or struct{bytes, path}: list[image] or list[audio], as for one file
     dates, decimals     str      other lists, structs     json     dictionary      as its values
     uint64              int, or str if one of the first values does not fit int64
 
 Times and durations become texts to their last digit (`times`), alone as in lists and structs. `ClassLabel` of Hugging
 Face is an `int`; the names of the column `label` become the classes, and those of other columns are kept with their
 fields. A type has a *layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes
-and path), `duration`, or `plain`.
+and path), `files` (lists of them), `duration`, or `plain`.
 Only this module imports pyarrow.
 """
 
@@ -27,13 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, is_read
+from brand.chunker.importers.lists import codec_of_files
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
 from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import BrandError, SourceError, cause_of, missing_extra
-from brand.formats.header import DECODE_MODES, FIXED, DecodeDefault
+from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
@@ -42,6 +44,7 @@ MOST_ROWS: Final = 1 << 15
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
 _NUMBERS: Final = ("int", "ndarray", "json")
 """Codecs that keep the numbers of classes."""
+_LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
 
@@ -77,7 +80,13 @@ def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         if _is_number(kind.value_type):
             return "ndarray", "numbers"
-        return ("ndarray", "nested") if feature.get("_type") in _ARRAYS else ("json", "plain")
+        if feature.get("_type") in _ARRAYS:
+            return "ndarray", "nested"
+        codec, layout = layout_of(kind.value_type, _element(feature))
+        if codec == "str" and not _is_text(kind.value_type):
+            return "json", "plain"
+        codec = f"list[{codec}]"
+        return (codec, "files" if layout == "file" else "plain") if codec in _LISTS else ("json", "plain")
     if types.is_null(kind):
         return "null", "plain"
     if types.is_boolean(kind) or types.is_integer(kind):
@@ -93,13 +102,26 @@ def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
         return _MEDIA.get(str(feature.get("_type")), "?"), "plain"
     if types.is_duration(kind):
         return "str", "duration"
-    text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
-    return ("str", "plain") if text or types.is_temporal(kind) or types.is_decimal(kind) else ("json", "plain")
+    return (
+        ("str", "plain") if _is_text(kind) or types.is_temporal(kind) or types.is_decimal(kind) else ("json", "plain")
+    )
+
+
+def _element(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the feature of the elements of a list: `List(Image())`, `Sequence(Image())`, and `[Image()]`."""
+    inner = feature.get("feature")
+    return inner if isinstance(inner, dict) else {}
 
 
 def _is_number(kind: Any) -> bool:
     types = arrow().types
     return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    types = arrow().types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def _is_file(kind: Any) -> bool:
@@ -114,8 +136,11 @@ def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     """Return the values of a column for a field of this codec."""
     column = _plain(column)
     if layout == "file" and codec != "json":
-        # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
-        return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
+        return list(map(_content, column.to_pylist()))
+    if layout == "files" and codec != "json":
+        return [value and [_content(file) for file in value] for value in column.to_pylist()]
+    if codec == "list[ndarray]":
+        return _listed_arrays(column)
     if layout == "number" and column.null_count == 0 and codec == natural and codec in FIXED:
         exact = np.int64 if codec == "int" else np.float64
         values = column.to_numpy(zero_copy_only=False)
@@ -222,6 +247,25 @@ def _moment(scalar: Any) -> Any:
         return f"{whole}.{fraction.rstrip('0')}".rstrip(".")
 
 
+def _content(file: Mapping[str, Any] | None) -> Any:
+    """Return the bytes of a struct{bytes, path}.
+
+    A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
+    """
+    return file and (file["path"] if file["bytes"] is None else file["bytes"])
+
+
+def _listed_arrays(column: Any) -> list[Any]:
+    """Return lists of lists of numbers as lists of arrays of the column's dtype; other lists as they are."""
+    kind = column.type
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    dtype = kind.to_pandas_dtype() if _is_number(kind) else None
+    return [
+        value and [None if item is None else np.asarray(item, dtype) for item in value] for value in column.to_pylist()
+    ]
+
+
 def _arrays(column: Any) -> Any:
     """Return lists of numbers as arrays of the dtype of the column; None for a missing list."""
     flat = column.flatten()
@@ -251,8 +295,10 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
         return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
-        width = max(1, kind.value_type.bit_width // 8) if _is_number(kind.value_type) else 8
         lengths = arrow().compute.list_value_length(column)
+        if not _is_number(kind.value_type):
+            return _list_bytes(column, lengths)
+        width = max(1, kind.value_type.bit_width // 8)
     elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
         lengths = arrow().compute.binary_length(column)
     if lengths is None:
@@ -260,6 +306,13 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
         return np.full(len(column), mean, np.int64)
     sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return width * sizes
+
+
+def _list_bytes(column: Any, lengths: Any) -> NDArray[np.int64]:
+    """Return the bytes of each list: 8 for each element, and those of the element."""
+    ends = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(8 + value_bytes(column.flatten()))])
+    return totals[ends] - totals[np.concatenate([np.zeros(1, np.int64), ends[:-1]])] if len(ends) else ends
 
 
 class ArrowFields:
@@ -284,6 +337,8 @@ class ArrowFields:
             codec, layout = self._layouts[name]
             if codec == "?":
                 codec = _codec_of_first(first_values(name), layout) if is_read(name, choice) else "bytes"
+            if codec == "list[?]":
+                codec = _codec_of_lists(name, first_values(name), choice) if is_read(name, choice) else "json"
             natural.append((name, codec))
         self._natural = dict(natural)
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
@@ -298,11 +353,12 @@ class ArrowFields:
         """Names of the values of other fields than `label`."""
         self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
         self.decode = {
-            name: _decode_default(features[column])
-            for column, name, _ in pairs
-            if features.get(column, {}).get("_type") == "Image" and self.fields.schema.codec(name) == "image"
+            name: _decode_default(feature)
+            for column, name, codec in pairs
+            if codec in ("image", "list[image]")
+            and (feature := _of_one(features.get(column, {}), codec)).get("_type") == "Image"
         }
-        """Image fields of Hugging Face, which `datasets` decodes upright."""
+        """Image fields of Hugging Face, and lists of them, which `datasets` decodes upright."""
 
     def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
         """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
@@ -365,6 +421,11 @@ def _features(schema: Any) -> Mapping[str, Any]:
     return {name: value for name, value in features.items() if isinstance(value, dict)}
 
 
+def _of_one(feature: Mapping[str, Any], codec: str) -> Mapping[str, Any]:
+    """Return the feature of a value, or of the elements of a list."""
+    return _element(feature) if codec in ELEMENTS else feature
+
+
 def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
     mode = feature.get("mode")
     return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
@@ -385,6 +446,13 @@ def _codec_of_first(arrays: Iterable[Any], layout: str) -> str:
         return "int" if all(value is None or value < 1 << 63 for value in values) else "str"
     heads = islice((head for array in arrays for head in _heads(_plain(array), layout)), ROWS_LOOKED_AT)
     return codec_of_bytes(islice((head for head in heads if head), LOOKED_AT))
+
+
+def _codec_of_lists(name: str, arrays: Iterable[Any], choice: FieldMapping) -> str:
+    """Return the codec that the first lists of files give their column; missing and empty ones do not count."""
+    rows = islice((row for array in arrays for row in _plain(array).to_pylist()), ROWS_LOOKED_AT)
+    chosen = bool({name, choice.names.get(name)} & choice.codecs.keys())
+    return codec_of_files(name, list(islice(filter(None, rows), LOOKED_AT)), chosen=chosen)
 
 
 def first_arrays(column: Any) -> Iterator[Any]:

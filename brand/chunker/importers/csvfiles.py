@@ -6,7 +6,8 @@
 
 The codecs are inferred from the first rows of each file. A later cell that would have given another codec is refused,
 unless `--field NAME=CODEC` chooses the codec. An empty cell is an empty text, or a missing value in a field of numbers
-or JSON. `--field NAME=json` and `NAME=ndarray` parse the cells of a column.
+or JSON. `--field NAME=json` and `NAME=ndarray` parse the cells of a column, and so do lists. A text in a field of
+images or audio (`NAME=image`, `NAME=list[image]`) is the path of a file below the folder of the table.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-from brand.chunker.importers.fields import FieldMapping, choose
+from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.lists import with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
@@ -31,7 +33,6 @@ from brand.printable import printable
 LINES_OF_OTHERS: Final = 20
 """Rows of each file but the first from which columns are inferred, of up to `OTHERS` files."""
 OTHERS: Final = 100
-_PARSED: Final = ("json", "ndarray")
 
 
 class Csv(Shards):
@@ -51,6 +52,9 @@ class Csv(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
+        yield from with_files(self.schema, self._read(number), self._files[number].path.parent)
+
+    def _read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         file = self._files[number]
         with _table(file, self._dialect) as table:
             header = table.header
@@ -66,7 +70,7 @@ class Csv(Shards):
     def _blocks(self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> Iterator[Block | Bad]:
         columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
         for column, _, codec in self._fields.pairs:
-            if codec in _PARSED:
+            if codec in PARSED:
                 columns[column] = [_json(cell) for cell in columns[column]]
             elif codec != "str":
                 columns[column] = [cell or None for cell in columns[column]]

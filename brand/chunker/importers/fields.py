@@ -17,14 +17,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from brand.chunker.importers.lists import parsed_list
 from brand.chunker.importers.natural import Fit, Misfit, fitted
 from brand.chunker.sources.shards import Bad, Block
 from brand.chunker.sources.texttable import Dialect
 from brand.errors import UsageError, counted
 from brand.formats.constants import MAX_FIELDS
-from brand.formats.header import CODECS, Schema, is_field_name
+from brand.formats.header import CODECS, ELEMENTS, Schema, is_field_name
 from brand.printable import printable
 
+PARSED: Final = ("json", "ndarray", *ELEMENTS)
+"""Codecs whose values are JSON in a cell of a table in text."""
 _LONGEST: Final = 63
 _DTYPES: Final = {"int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
@@ -154,7 +157,7 @@ class Fields:
                 made[name] = self._converted(name, codec, columns[column])
             else:
                 made[name] = self._filled(name, _fitted(columns[column], fit))
-            if fit is not None or codec in ("json", "ndarray"):
+            if fit is not None or codec in PARSED:
                 _note_misfits(wrong, name, codec, made[name], called, parsed=fit is None)
         for name, members, dtype in self.packs:
             numbers = []
@@ -391,6 +394,8 @@ def _parsed(name: str, codec: str, text: str) -> Any:
             return json.loads(text)
         if codec == "ndarray":
             return np.asarray(json.loads(text))
+        if codec in ELEMENTS:
+            return parsed_list(text)
         return _PARSERS[codec](text)
     except ValueError:
         raise UsageError(f"--null {name}={text}: that is not a value for a field of codec {codec}") from None

@@ -8,7 +8,8 @@ The columns and their codecs are inferred from the first samples of each file; w
 `float`. A later value that would have given another codec is refused, unless `--field NAME=CODEC` chooses the codec.
 NaN, which JSON does not have, is a missing value, except in a field of floats or arrays. A file of lines is cut into
 stretches of `STRETCH_BYTES`, which several processes read at once; a compressed file is one stretch, and so is one that
-is no file of lines.
+is no file of lines. A text in a field of images or audio (`NAME=image`, `NAME=list[image]`) is the path of a file below
+the folder of the JSON file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, BinaryIO, Final
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
+from brand.chunker.importers.lists import with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
@@ -36,7 +38,7 @@ LINES_OF_OTHERS: Final = 20
 OTHERS: Final = 100
 _BLOCK_BYTES: Final = 2 << 20
 _NAN: Final = "{count} value[s] [is|are] NaN, which JSON does not have: [it is|they are] null"
-_KEEP_NAN: Final = ("float", "ndarray")
+_KEEP_NAN: Final = ("float", "ndarray", "list[float]", "list[ndarray]")
 
 
 class JsonLines(Shards):
@@ -57,6 +59,9 @@ class JsonLines(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
+        yield from with_files(self.schema, self._read(number), self._stretches[number][0].path.parent)
+
+    def _read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         file, low, high = self._stretches[number]
         word = "line" if self._lined[file.path] else "item"
         before = partial(_lines_before, file.path, low)

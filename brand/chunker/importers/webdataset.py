@@ -9,6 +9,10 @@ the dot names the field and determines its codec:
     id index count ...                       int                         transcript    str
     anything else                            image or audio if the first files are of such a kind, else bytes
 
+Numbered files of a sample (`0.jpg`, `1.jpg`, ...) are a list in the order of their numbers: `images`, `audios` or
+`texts`, each as long as the sample has files; a sample without such files has an empty list. The numbers begin at 0 or
+1, and none is missing. If the user names such an ending as a column, each of them is a field.
+
 A field has the name of its ending if that has several components (`left.jpg`), and if a sample has two files for one
 of these names (`jpg` and `png`). Payloads are stored bit for bit; for `json`, `npy` and numbers, the value is stored.
 Folders, hidden files and files without an ending are not samples. Nothing is unpickled: such files are `bytes`.
@@ -28,6 +32,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -37,10 +42,12 @@ import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.lists import in_order
 from brand.chunker.importers.natural import FILES_LOOKED_AT, codec_of_bytes, common_codec
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
+from brand.formats.header import ELEMENTS
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import windows
 from brand.printable import printable
@@ -72,6 +79,9 @@ _CODECS: Final = {
     **dict.fromkeys(("json", "jsn"), "json"),
     "npy": "ndarray",
 }
+_PLURALS: Final = {"image": "images", "audio": "audios", "text": "texts"}
+"""Field of one file of a sample -> field of several, which are numbered."""
+_NUMBERED: Final = re.compile(r"(\d{1,9})\.(.+)", re.DOTALL)
 _KEY: Final = "__key__"
 _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SAMPLES: Final = 1024
@@ -264,18 +274,23 @@ class WebDataset(Shards):
                 break
         if not seen:
             raise SourceError(os.fspath(src), "the tar files hold no samples: no file `NAME.ENDING` is in them")
-        self._clashing = {name for _, files in seen for name, count in Counter(map(_usual, files)).items() if count > 1}
+        self._lists = _list_fields(seen, choice)
+        alone = [[ending for ending in files if self._listed(ending) is None] for _, files in seen]
+        self._clashing = {name for files in alone for name, count in Counter(map(_usual, files)).items() if count > 1}
         columns: dict[str, list[str]] = {}
         for _, files in seen:
             for ending, data in files.items():
-                columns.setdefault(self._column(ending), []).append(_codec(ending, data or b""))
+                name, number = self._listed(ending) or (self._column(ending), None)
+                codec = _codec(ending, data or b"")
+                columns.setdefault(name, []).append(codec if number is None else f"list[{codec}]")
         natural = [(name, common_codec(codecs) or "bytes") for name, codecs in columns.items()]
         self._all = {name for name, _ in natural}
         self._some = bool(choice.columns)
         self._fields = choose([*natural, ("key", "str")], choice)
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        notes = [*self._fields.renamed, *_about_dots(seen)]
-        super().__init__(shards, self._fields.schema, self._fields.choice, notes)
+        notes = [_about_list(name, seen) for name in self._fields.schema.names if name in self._lists]
+        dots = _about_dots([(key, endings) for (key, _), endings in zip(seen, alone, strict=True)])
+        super().__init__(shards, self._fields.schema, self._fields.choice, [*self._fields.renamed, *dots, *notes])
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
@@ -297,13 +312,29 @@ class WebDataset(Shards):
     def _block(self, rows: list[dict[str, Any]]) -> Block:
         return self._fields.block_of_rows(rows, [f"sample {row[_KEY]!r}" for row in rows])
 
+    def _listed(self, ending: str) -> tuple[str, int] | None:
+        """Return the list field of a file, and its number there; None if the file is a field of its own."""
+        found = _numbered(ending)
+        return found if found is not None and found[0] in self._lists else None
+
     def _column(self, ending: str) -> str:
         return ending if _usual(ending) in self._clashing else _usual(ending)
 
     def _row(self, key: str, files: Mapping[str, Contents]) -> dict[str, Any] | Bad:
         called = f"sample {key!r}"
         row: dict[str, Any] = {_KEY: key, "key": key}
+        lists: dict[str, dict[int, bytes]] = {name: {} for name in self._lists}
         for ending, data in files.items():
+            if (place := self._listed(ending)) is not None:
+                name, number = place
+                if data is None:
+                    if self._some and name not in self._fields.columns:
+                        continue
+                    return Bad(called, f"its file .{ending} is {_NO_CONTENTS}", _WITHOUT_LINKS)
+                if number in lists[name]:
+                    return Bad(called, f"it has two files of number {number} for the field {name!r}")
+                lists[name][number] = data
+                continue
             column = self._column(ending)
             if column in row and column != "key":
                 return Bad(called, f"it has two files for the field {column!r}")
@@ -316,7 +347,13 @@ class WebDataset(Shards):
                 dots = f" (its name is cut at the first dot of {key}.{ending})" if "." in ending else ""
                 return Bad(called, f"it has a file .{ending}, and the first samples have none{dots}", hint)
         for column, name, codec in self._fields.pairs:
-            if column in row and column != "key":
+            if column in lists:
+                try:
+                    row[column] = [_value(ELEMENTS.get(codec, codec), data) for data in in_order(lists[column])]
+                except Exception as error:  # noqa: BLE001 - as for one file
+                    hint = "--columns with the endings, such as 0.jpg,1.jpg, stores each file as a field of its own"
+                    return Bad(called, f"field {name!r} ({codec}): {cause_of(error)}", hint)
+            elif column in row and column != "key":
                 try:
                     row[column] = _value(codec, row[column])
                 except Exception as error:  # noqa: BLE001 - damaged .npy files raise many kinds, also SyntaxError
@@ -328,8 +365,11 @@ class WebDataset(Shards):
         return row
 
 
-def _about_dots(seen: Sequence[Sample]) -> list[str]:
-    """Return a note on samples with several files of one ending, whose names have dots before it; empty if none has."""
+def _about_dots(seen: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return a note on samples with several files of one ending, whose names have dots before it; empty if none has.
+
+    `seen` has the key of each sample, and the endings of its files that are no elements of lists.
+    """
     for key, files in seen:
         alike = Counter(ending.rpartition(".")[2] for ending in files if "." in ending)
         last = next((last for last, count in alike.items() if count > 1), None)
@@ -341,6 +381,31 @@ def _about_dots(seen: Sequence[Sample]) -> list[str]:
                 " sample of its own, write the tar files with names that have no dot before the ending"
             ]
     return []
+
+
+def _list_fields(seen: Sequence[Sample], choice: FieldMapping) -> set[str]:
+    """Return the names of the list fields of numbered files, such as `images` for `0.jpg` and `1.jpg`.
+
+    There are none if the user has named such an ending, or if a file has the name of a list field as its ending.
+    """
+    endings = {ending for _, files in seen for ending in files}
+    if any(map(_numbered, (*choice.columns, *choice.codecs, *choice.nulls, *choice.renames.values()))):
+        return set()
+    return {found[0] for found in map(_numbered, endings) if found is not None} - endings
+
+
+def _numbered(ending: str) -> tuple[str, int] | None:
+    """Return list field and number of a file that is one of several of its sample; None for any other file."""
+    match = _NUMBERED.fullmatch(ending)
+    name = "" if match is None else _PLURALS.get(_usual(match[2]), "")
+    return (name, int(match[1])) if match is not None and name else None
+
+
+def _about_list(name: str, seen: Sequence[Sample]) -> str:
+    """Return a note on a list of files: they may be samples of their own, with a dot in their names."""
+    numbers = [(found, key, ending) for key, files in seen for ending in files if (found := _numbered(ending))]
+    key, ending = next((key, ending) for found, key, ending in numbers if found[0] == name)
+    return f"numbered files, such as {key}.{ending}, are elements of the list {name!r} of their sample"
 
 
 def _usual(ending: str) -> str:

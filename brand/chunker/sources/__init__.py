@@ -9,6 +9,7 @@ texttable   the rows of CSV and TSV files
 encoding    text files that are not in UTF-8
 pictures    Pillow images that are stored as PNG
 blocks      samples from Python -> records, in blocks that are bounded by bytes
+filetable   a table with a row for each file of a folder
 source      the sources that are read in any order
 shards      a source that is read from its front -> sorted parts
 spool       samples read in order -> sorted parts

@@ -120,16 +120,18 @@ def scan_folder(
     work: Path,
     options: Options,
     *,
-    sidecars: bool = False,
+    sidecars: Sequence[str] = (),
     exclude: Path | None = None,
     on_progress: OnProgress,
 ) -> ScannedFolder:
     """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
 
+    `sidecars` are suffixes: a file with one of them belongs to the sample whose name it has, up to the suffix.
+
     Raises `UsageError` if there are files next to class folders, `SourceError` if the folder holds no files.
     """
     split = None if options.split in (None, ALL, root.name) else options.split
-    scan = _Scan(root, sidecars, options.follow_links, exclude.resolve() if exclude else None, split)
+    scan = _Scan(root, tuple(sidecars), options.follow_links, exclude.resolve() if exclude else None, split)
     tops = scan.class_folders() if options.with_labels else [""]
     found_classes = [] if tops == [""] else tops
     if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
@@ -186,7 +188,7 @@ class _Scan(_Findings):
     """Collects the files below `root`. `exclude` is a file that is no sample."""
 
     root: Path
-    sidecars: bool
+    sidecars: tuple[str, ...]
     follow_links: bool
     exclude: Path | None
     split: str | None = None
@@ -277,14 +279,15 @@ class _Scan(_Findings):
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
         root, sidecar_of, text_of = str(self.root), dict[str, int](), dict[str, str]()
         if self.sidecars:
-            text_of = self._texts_of(folder, names)
-            names = [name for name in names if not name.endswith(TEXTS_OF_FOLDER)]
-            stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
+            if TEXTS_OF_FOLDER in self.sidecars:
+                text_of = self._texts_of(folder, names)
+                names = [name for name in names if not name.endswith(TEXTS_OF_FOLDER)]
+            stems = {os.path.splitext(name)[0] for name in names if not name.endswith(self.sidecars)}
             for name in names:
                 stem, suffix = os.path.splitext(name)
-                if suffix in SIDECARS and stem in stems:
+                if suffix in self.sidecars and stem in stems:
                     sidecar_of[stem] = sidecar_of.get(stem, 0) | SIDECARS[suffix]
-            names = [n for n in names if not (n.endswith(tuple(SIDECARS)) and os.path.splitext(n)[0] in stems)]
+            names = [n for n in names if not (n.endswith(self.sidecars) and os.path.splitext(n)[0] in stems)]
         for name in names:
             key = _join(folder, name)
             path = f"{root}/{key}"  # a string: a Path costs more than the system call

@@ -11,7 +11,7 @@ once, row by row. This takes 16 bytes of memory for each audio file.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -42,12 +42,13 @@ ENTRY: Final = np.dtype(
 
 _BLOCK: Final = 1 << 18
 
-SIDECARS: Final = {".txt": 1, ".lab": 2}
-"""Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
-
-
+SIDECARS: Final = {".txt": 1, ".lab": 2, ".json": 4}
+"""Suffix of a file that belongs to the file next to it -> its bit in `sidecar`. The first text found is used."""
+TEXT_BITS: Final = SIDECARS[".txt"] | SIDECARS[".lab"]
 TEXTS_OF_FOLDER: Final = ".trans.txt"
 """End of the name of a table that has the texts of the audio files next to it, one per line, as LibriSpeech has it."""
+SIDECARS_OF: Final = {"image": (".txt", ".json"), "audio": (".txt", ".lab", TEXTS_OF_FOLDER)}
+"""Field of a file -> ends of the names of the files that may belong to it, or to all files of a folder."""
 
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
@@ -222,7 +223,7 @@ def join_table(
     Raises `UsageError` if the table lacks one of the two columns or a wanted one, `SourceError` if a row names no audio
     file, or names one for the second time.
     """
-    find = _Finder(listing)
+    find = _AudioFinder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
     rows = TableRows(table, tuple(columns), dialect or Dialect())
@@ -265,17 +266,32 @@ def not_taken(table: Path, left: Sequence[str]) -> str:
     return what + (f"; --columns {can} adds {them}" if can else "")
 
 
-class _Finder:
-    """Key -> index, by hashed key. A name without folder and suffix finds the one file that is called so."""
+class Finder:
+    """Name of a file -> its index, by hashed name: its key, or with `stems` the key without its ending."""
+
+    def __init__(self, listing: Listing, *, stems: bool = False) -> None:
+        self._name: Callable[[int], str] = (lambda i: os.path.splitext(listing.key(i))[0]) if stems else listing.key
+        self._hashed = _Hashed(map(self._name, range(len(listing))))
+
+    def __call__(self, name: str) -> int | None:
+        """Return the index of a file; None if there is no such file. Raises ValueError if there are several."""
+        found = [index for index in self._hashed.find(name) if self._name(index) == name]
+        if len(found) > 1:
+            raise ValueError(f"there are {len(found)} files {name!r}, with several endings")
+        return found[0] if found else None
+
+
+class _AudioFinder:
+    """Key -> index. A name without folder and suffix finds the one file that is called so."""
 
     def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-        self._by_key = _Hashed(listing.key(index) for index in range(len(listing)))
+        self._listing, self._by_key = listing, Finder(listing)
 
     def __call__(self, key: str) -> int | None:
-        found = [index for index in self._by_key.find(key) if self._listing.key(index) == key]
-        if not found and "/" not in key:
-            found = [index for index in self._by_stem.find(key) if _stem(self._listing.key(index)) == key]
+        index = self._by_key(key)
+        if index is not None or "/" in key:
+            return index
+        found = [index for index in self._by_stem.find(key) if _stem(self._listing.key(index)) == key]
         return found[0] if len(found) == 1 else None
 
     @cached_property

@@ -17,7 +17,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,8 +25,9 @@ import numpy as np
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.filetable import FileTable, join_rows
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
-from brand.chunker.sources.listing import join_table
+from brand.chunker.sources.listing import SIDECARS, SIDECARS_OF, TEXT_BITS, Listing, join_table
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.texttable import Dialect
 from brand.chunker.sources.workers import run_tasks
@@ -35,6 +36,7 @@ from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.endings import kind_by_names
 from brand.formats.media import HEAD_BYTES, kind_of
+from brand.formats.noticed import Noticed, merged
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -133,8 +135,9 @@ def leave_out_unusable(
         if bad:
             source.leave_out([index for index, _ in bad])
     if alone:
+        of = {"image": "image", "audio": "audio file"}[source.file_field]
         alone.difference_update(source.all_sidecars())
-        problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, f"the {of} that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
@@ -210,6 +213,8 @@ class FolderRequest:
     """Other columns of the table that become fields."""
     dialect: Dialect = field(default_factory=Dialect)
     """The form of the table."""
+    rows: FileTable | None = None
+    """A table with a row for each file."""
     options: Options = field(default_factory=Options)
 
 
@@ -277,6 +282,7 @@ def make_request(
     table: Target | None = None,
     columns: Sequence[str] = (),
     dialect: Dialect | None = None,
+    rows: FileTable | None = None,
 ) -> FolderRequest:
     """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
@@ -285,7 +291,7 @@ def make_request(
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
     if dialect not in (None, Dialect()) and table is None:
         raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
-    root = split_folder(Path(os.path.normpath(local_source(src))), options or Options())
+    root = source_folder(src, options)
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
@@ -293,7 +299,18 @@ def make_request(
     if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
         what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
-    return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), options or Options())
+    chosen = options or Options()
+    if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
+        chosen = replace(chosen, labels=False)
+    return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), rows, chosen)
+
+
+def source_folder(src: Target, options: Options | None) -> Path:
+    """Return the folder that a user names, or that of the split. Raises `UsageError` as `local_source` does.
+
+    Raises it, too, if the folder holds several splits, and none of them was asked for.
+    """
+    return split_folder(Path(os.path.normpath(local_source(src))), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -325,35 +342,69 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
 
     Raises `UsageError`, and `SourceError` if a file cannot be used or none is left.
     """
-    table, options = request.table, request.options
-    sidecars = request.kind == "audio" and table is None
+    rows, options = request.rows, request.options
+    table = request.table if rows is None else rows.path
+    sidecars = SIDECARS_OF[FIELDS[request.kind]] if table is None else ()
     folder = scan_folder(request.root, scratch, options, sidecars=sidecars, exclude=table, on_progress=on_progress)
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
-    if table is not None:
-        unusable = {problem.path for problem in folder.problems}
-        told, more = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
-        notes += more
+    unusable, without_row = {problem.path for problem in folder.problems}, np.zeros(0, bool)
+    noticed = [*folder.noticed]
+    if rows is not None:
+        notes += [*rows.source.notes, *_not_classes(request.root)]
+        problems, without_row, more = join_rows(rows, request.root, folder.listing, unusable)
+        noticed += more
+        folder = replace(folder, problems=[*folder.problems, *problems])
+    elif table is not None:
+        told, about = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
+        notes += about
         without = len(folder.listing) - told
-        notes += _without_text(without)
-    with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())
-    if with_text and table is None:
-        entries = folder.listing.entries
-        notes += _without_text(int(((entries["sidecar"] == 0) & (entries["text_size"] == 0)).sum()))
+        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
+    beside = folder.listing.entries["sidecar"]
+    with_text = request.table is not None or bool(folder.tables) or bool((beside & TEXT_BITS).any())
+    with_json = bool((beside & SIDECARS[".json"]).any())
+    if table is None:
+        noticed += _lacking(request.kind, folder.listing, with_text=with_text, with_json=with_json)
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
             "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
         )
-    source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
-    source.describe(noticed=folder.noticed)
+    source = FolderSource(
+        folder,
+        FIELDS[request.kind],
+        with_text=with_text,
+        with_json=with_json,
+        with_duration=with_duration,
+        rows=None if rows is None else rows.fields,
+        noticed=merged(noticed),
+    )
+    if without_row.any() and options.skip_errors:
+        source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 
 
-def _without_text(count: int) -> list[str]:
-    return [f"{counted(count, 'audio file')} without a transcript; the text is empty there"] if count else []
+def _not_classes(root: Path) -> list[str]:
+    """Return a note if the folders of a source with a table could be classes."""
+    with os.scandir(root) as entries:
+        folders = any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
+    return ["Folders are no classes here: the table says what belongs to a file"] if folders else []
+
+
+def _lacking(kind: Kind, listing: Listing, *, with_text: bool, with_json: bool) -> Iterator[Noticed]:
+    """Yield facts about files that lack the text or the JSON which other files have next to them."""
+    file, beside = {"images": "image", "audio": "audio file"}[kind], listing.entries["sidecar"]
+    told = listing.entries["text_size"] > 0
+    for there, name, has, what in (
+        (with_text, "text", told | (beside & TEXT_BITS > 0), "text next to [it|them]: the text is empty there"),
+        (with_json, "json", beside & SIDECARS[".json"] > 0, ".json next to [it|them]: the value is null there"),
+    ):
+        without = np.flatnonzero(~has) if there else np.zeros(0, np.intp)
+        if len(without):
+            template = f"{{count}} {file}[s] [has|have] no {what}"
+            yield Noticed(f"files_without_{name}", len(without), listing.key(int(without[0])), template, name)
 
 
 @contextmanager

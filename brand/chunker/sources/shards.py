@@ -38,7 +38,7 @@ from brand.chunker.sources.spool import (
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.audio import missing_decoder
-from brand.formats.header import DecodeDefault, Schema
+from brand.formats.header import ELEMENTS, DecodeDefault, Schema
 from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.publish import storage_errors
@@ -296,17 +296,22 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
             singly = (_take(plan, shard, writer, block.only(position)) for position in range(len(block)))
             return [problem for problems in singly for problem in problems]
         problem = Problem.of(f"{shard.name}, {block.called[0]}", str(error).removeprefix(f"{block.called[0]}, "))
-        return _left_out(plan, shard, problem, str(error), _hint_for(plan.source, block))
+        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block))
     return []
 
 
 def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
     """Raise `SchemaError` if a value of an image or audio field is not such a file; with `validate` decode it, too."""
     for name, codec in schema.variable:
-        if codec in ("image", "audio"):
-            for called, data in zip(block.called, block.columns[name], strict=True):
-                if isinstance(data, bytes) and (why := _why_unusable(codec, data, validate=validate)):
-                    raise SchemaError(f"{called}, field {name!r} ({codec}): {why}")
+        kind = ELEMENTS.get(codec, codec)
+        if kind not in ("image", "audio"):
+            continue
+        for called, value in zip(block.called, block.columns[name], strict=True):
+            listed = kind != codec and isinstance(value, list | tuple)
+            for position, data in enumerate(value if listed else (value,)):
+                if isinstance(data, bytes) and (why := _why_unusable(kind, data, validate=validate)):
+                    where = f"element {position}: " if listed else ""
+                    raise SchemaError(f"{called}, field {name!r} ({codec}): {where}{why}")
 
 
 def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
@@ -328,7 +333,7 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
     raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
 
 
-def _hint_for(source: Shards, block: Block) -> str:
+def hint_for(source: Shards, block: Block) -> str:
     """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":

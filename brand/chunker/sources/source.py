@@ -7,6 +7,7 @@ and the spool is a source.
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +20,15 @@ from numpy.typing import NDArray
 
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
-from brand.chunker.sources.listing import SIDECARS
+from brand.chunker.sources.listing import SIDECARS, TEXT_BITS
 from brand.errors import SourceError
 from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
 from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
-from brand.formats.record import Records, encode_records, head_struct, record_parts, together
-from brand.formats.values import LARGE, Buffer
+from brand.formats.record import Records, encode_records, head_struct, record_parts, split_record, together
+from brand.formats.values import LARGE, Buffer, encode_json
 
 Indices = NDArray[np.integer[Any]]
 
@@ -104,20 +105,32 @@ class FolderSource(Source):
     """The files of an image or audio folder."""
 
     def __init__(
-        self, folder: ScannedFolder, field: str, *, with_text: bool = False, with_duration: bool = False
+        self,
+        folder: ScannedFolder,
+        field: str,
+        *,
+        with_text: bool = False,
+        with_json: bool = False,
+        with_duration: bool = False,
+        rows: Schema | None = None,
+        noticed: Sequence[Noticed] = (),
     ) -> None:
+        """`rows` are the fields of a table that has a row for each file; `join_rows` has stored the values."""
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
         self.stretches = (len(self.listing),)
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
-        seconds = [DURATION] if with_duration else []
-        self.schema = Schema.parse([(field, field), *label, *seconds, *text, ("key", "str")])
+        text += [("json", "json")] if with_json else []
+        seconds, of_rows = [DURATION] if with_duration else [], () if rows is None else rows.fields
+        self.schema = Schema.parse([(field, field), *label, *seconds, *text, *of_rows, ("key", "str")])
         self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
+        self.with_json, self.rows, self.noticed = with_json, rows, noticed
+        self._heads = head_struct(self.schema).size - (0 if rows is None else head_struct(rows).size)
 
     @property
     def raw_bytes(self) -> int:
         """Bytes of all records, without sidecar transcripts, which are small."""
-        entries, total = self.listing.entries, head_struct(self.schema).size * len(self)
+        entries, total = self.listing.entries, self._heads * len(self)
         for at in range(0, len(entries), _ENTRIES_AT_ONCE):
             block = entries[at : at + _ENTRIES_AT_ONCE]
             total += sum(int(block[name].sum(dtype=np.int64)) for name in ("size", "name_size", "text_size"))
@@ -126,8 +139,7 @@ class FolderSource(Source):
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Return the exact sizes, without sidecar transcripts, which are small."""
         entries = self.listing.entries[indices]
-        head = head_struct(self.schema).size
-        sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
+        sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + self._heads
         result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
         return result
 
@@ -143,13 +155,17 @@ class FolderSource(Source):
         return Records.side_by_side(together(list(chain.from_iterable(parts))), sizes)
 
     def check(self, index: int) -> None:
-        """Read and decode one file. Raises `SourceError` if it cannot be used."""
+        """Read and decode one file, and what is next to it. Raises `SourceError` if it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
         try:
             check_file(self.file_field, data)
         except ValueError as error:
             raise SourceError(self.listing.key(index), str(error)) from error
+        try:
+            _ = self._text(index) if self.with_text else b"", self._json(index) if self.with_json else b""
+        except SourceError as error:
+            raise SourceError(self.listing.key(index), f"{error.path}: {error.reason}") from error
 
     def fingerprint(self, *, times: bool) -> str:
         """Return a digest of names, labels, sizes and texts.
@@ -166,14 +182,14 @@ class FolderSource(Source):
         """Release the listing's mapped pages."""
         self.listing.release()
 
-    def sidecars(self, index: int) -> list[str]:
-        """Return the paths of the transcript files next to an audio file; the first holds its text."""
-        bits = int(self.listing.entries["sidecar"][index])
+    def sidecars(self, index: int, which: int = ~0) -> list[str]:
+        """Return the paths of the files next to a file, of those with the bits `which`; the first has its text."""
+        bits = int(self.listing.entries["sidecar"][index]) & which
         stem = os.path.splitext(self.listing.key(index))[0]
         return [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
 
     def all_sidecars(self) -> Iterator[str]:
-        """Yield the paths of all transcript files, each once: `one.wav` and `one.ogg` may share `one.txt`."""
+        """Yield the paths of all these files, each once: `one.wav` and `one.ogg` may share `one.txt`."""
         folder, seen = "", set[str]()
         for index in self.listing.entries["sidecar"].nonzero()[0].tolist():
             for name in self.sidecars(index):
@@ -228,9 +244,14 @@ class FolderSource(Source):
         payloads: list[Buffer] = [data]
         if self.with_text:
             payloads += [self._text(index), *self.listing.values(index)]
-        payloads.append(self.listing.key(index).encode())
+        payloads += [self._json(index)] if self.with_json else []
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
         fixed += [self._seconds(index, data)] if self._with_duration else []
+        if self.rows is not None:
+            numbers, values = split_record(self.rows, self.listing.text(index))
+            fixed += numbers
+            payloads += values
+        payloads.append(self.listing.key(index).encode())
         return record_parts(self.schema, fixed, payloads)
 
     def _seconds(self, index: int, data: Buffer) -> float:
@@ -240,13 +261,22 @@ class FolderSource(Source):
             raise SourceError(self.listing.key(index), str(error)) from error
 
     def _text(self, index: int) -> bytes:
-        sidecars = self.sidecars(index)
-        if not sidecars:
+        name = next(iter(self.sidecars(index, TEXT_BITS)), None)
+        if name is None:
             return self.listing.text(index)
         try:
-            return (self.root / sidecars[0]).read_text(encoding="utf-8-sig").strip().encode()
+            return (self.root / name).read_text(encoding="utf-8-sig").strip().encode()
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(sidecars[0], f"not a transcript in UTF-8: {error}") from error
+            raise SourceError(name, f"not a text in UTF-8: {error}") from error
+
+    def _json(self, index: int) -> bytes:
+        name = next(iter(self.sidecars(index, SIDECARS[".json"])), None)
+        if name is None:
+            return b"null"
+        try:
+            return encode_json(json.loads((self.root / name).read_text(encoding="utf-8-sig")))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SourceError(name, f"not JSON: {error}") from error
 
 
 def _read_large(descriptor: int, size: int) -> memoryview:

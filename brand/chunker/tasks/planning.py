@@ -53,7 +53,7 @@ from brand.formats.constants import (
     SKIPPED_NAME,
     WORK_NAME,
 )
-from brand.formats.header import Header, natural, pack_header
+from brand.formats.header import Header, Schema, natural, pack_header
 from brand.formats.manifest import identity, pack_signed, parse_signed
 from brand.formats.noticed import Noticed
 from brand.formats.noticed import from_json as noticed_from_json
@@ -100,6 +100,9 @@ class JobDecisions:
     columns: tuple[str, ...]
     """Columns of the table of transcripts that became fields."""
     with_text: bool
+    with_json: bool
+    rows: tuple[tuple[str, str], ...]
+    """Fields of the table that has a row for each file: name and codec; empty if there is no table."""
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     noticed: tuple[Noticed, ...]
@@ -115,7 +118,12 @@ class JobDecisions:
         listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
         with_duration = DURATION in header.schema.fields
         source = FolderSource(
-            listed, header.source["file_field"], with_text=self.with_text, with_duration=with_duration
+            listed,
+            header.source["file_field"],
+            with_text=self.with_text,
+            with_json=self.with_json,
+            with_duration=with_duration,
+            rows=Schema(self.rows) if self.rows else None,
         )
         if source.schema != header.schema or len(source) != header.samples:
             raise LayoutError("the list of files does not fit the plan", path=folder / self.entries, hint=_HINT)
@@ -157,6 +165,8 @@ def parse_decided(data: bytes, path: Path) -> JobDecisions:
             entries=str(value["entries"]),
             columns=tuple(map(str, value["columns"])),
             with_text=value["with_text"] is True,
+            with_json=value["with_json"] is True,
+            rows=tuple((str(name), str(codec)) for name, codec in value["rows"]),
             problems=tuple(Problem(str(each["path"]), str(each["reason"])) for each in value["problems"]),
             notes=tuple(map(str, value["notes"])),
             noticed=noticed_from_json(value["noticed"]),
@@ -246,6 +256,8 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
             entries=source.listing.entries_name,
             columns=source.listing.columns,
             with_text=source.with_text,
+            with_json=source.with_json,
+            rows=() if source.rows is None else source.rows.fields,
             problems=found.problems,
             notes=found.notes,
             noticed=tuple(source.noticed),
@@ -298,11 +310,12 @@ def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
 
 def _asked(request: FolderRequest) -> dict[str, Any]:
     """Return the options that determine the written bytes, by their names in the command."""
-    options, table = request.options, request.table
+    options, rows = request.options, request.rows
+    table = request.table if rows is None else rows.path
     try:
-        texts = None if table is None else file_digest(table)[1]
+        digest = None if table is None else file_digest(table)[1]
     except OSError as error:
-        raise UsageError(f"{table}: the table of transcripts cannot be read: {storage_reason(error)}") from error
+        raise UsageError(f"{table}: the table cannot be read: {storage_reason(error)}") from error
     return {
         "the kind of source": request.kind,
         "--seed": options.seed,
@@ -316,11 +329,13 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
         "--on-error skip": options.skip_errors,
         "--validate": options.decode_all,
         "--follow-links": options.follow_links,
-        "--transcripts": texts,
+        "--transcripts": digest if rows is None else None,
         "--columns": ",".join(request.columns),
         "--separator": request.dialect.separator,
         "--quote": request.dialect.quote,
         "--escape": request.dialect.escape,
+        "--table": None if rows is None else digest,
+        "--key, --columns, --field and --null": None if rows is None else f"{rows.key} {rows.source.choice}",
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
-from brand.formats.preparation import checked, decoders
+from brand.formats.preparation import checked, decoders, for_server
 from brand.formats.version import number_within
 from brand.node.decide.draws.job_stats import held_draws
 from brand.node.decide.node_state import NodeState
@@ -189,9 +189,11 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
         """Return why this server does not decode for a client with these decoders, or "". Raises `UsageError`."""
         try:
-            checked({want.field: want.how for want in wants}, self._served.data.header.schema, None)
+            specs = checked({want.field: want.how for want in wants}, self._served.data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
+        if len(for_server(specs, self._served.data.header.schema)) < len(specs):
+            return "it does not decode the elements of lists"
         if self._served.arenas.prepared is None:
             return "it does not decode: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):

@@ -45,7 +45,7 @@ class BrandDataset(Drawable):
     sample, starts no server and waits for no other rank.
 
     PyTorch's default collate makes batches of tensors, numbers and strings, but not of Pillow images. If samples have
-    images, give a `transform` that turns an image into a tensor.
+    images, give a `transform` that turns an image into a tensor. The lists of a list field stay lists in a batch.
 
     Plain indices are random access: one read for each sample. With a `BrandSampler`, samples are fetched in shuffled
     order at the speed of sequential reads, from the memory of a data server that all workers and ranks of this machine
@@ -60,8 +60,8 @@ class BrandDataset(Drawable):
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: True: images become RGB Pillow images and audio `Waveform(samples, rate)`. False: both are the file's
             bytes. A dict `{field: DecodeImage(...)}` or `{field: DecodeAudio(...)}`: these fields become arrays of the
-            size or rate that the model needs, before `transform`, and other fields are decoded as with True. If a
-            fraction of its size is enough, a JPEG is decoded at that fraction.
+            size or rate that the model needs, before `transform`, and other fields are decoded as with True. In a field
+            of lists, each element is decoded. If a fraction of its size is enough, a JPEG is decoded at that fraction.
         memory: Memory of the data server for samples: `"2GB"`, or a fraction of the data as a float, such as 0.25 (1.0
             is all of it). An int is a number of bytes, at least 1 MiB. None: a quarter of the memory that this process
             may still allocate.

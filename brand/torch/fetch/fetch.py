@@ -16,21 +16,25 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
-from brand.formats.header import DecodeDefault
+from brand.formats.header import ELEMENTS, DecodeDefault
 from brand.formats.pixels import decode_image
+from brand.formats.preparation import Preparation
 from brand.formats.record import RecordDecoder
+from brand.formats.values import FieldList
 from brand.node.client.decoded import DecodedField
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.client_messages import Replaced
@@ -51,6 +55,26 @@ def _file_decoder(codec: str, default: DecodeDefault | None) -> Callable[[Any], 
     return MEDIA[codec] if default is None else partial(decode_image, mode=default.mode, turn=default.upright)
 
 
+def _each(decode: Callable[[Any], Any], files: FieldList) -> FieldList:
+    """Return the decoded elements of a list. Raises ValueError that names the element at fault."""
+    decoded = FieldList()
+    for position, file in enumerate(files):
+        try:
+            decoded.append(decode(file))
+        except ValueError as error:
+            raise ValueError(f"element {position}: {error}") from error
+    return decoded
+
+
+def _collated_lists(batch: Sequence[FieldList], *, collate_fn_map: Any = None) -> list[list[Any]]:  # noqa: ARG001
+    """Return the lists of a batch as lists. Arrays in them become tensors, as elsewhere in a batch.
+
+    PyTorch would transpose lists of one length, and refuse a batch in which their lengths differ.
+    """
+    return [[torch.as_tensor(v) if isinstance(v, np.ndarray) else v for v in each] for each in batch]
+
+
+default_collate_fn_map[FieldList] = _collated_lists
 _TRIES: Final = 64
 """Number of samples to try as a replacement of a damaged one."""
 
@@ -60,6 +84,17 @@ EVERY_S: Final = 30.0
 """Seconds between two log lines that sum up further replacements."""
 log = logging.getLogger("brand")
 _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
+
+
+def _decode_functions(
+    fields: Iterable[tuple[str, str]], specs: Mapping[str, Preparation], defaults: Mapping[str, DecodeDefault]
+) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield each field that holds files, or lists of them, and its decode function."""
+    for name, codec in fields:
+        of = ELEMENTS.get(codec, codec)
+        if of in MEDIA:
+            decode = specs[name] if name in specs else _file_decoder(of, defaults.get(name))
+            yield name, decode if of == codec else partial(_each, decode)
 
 
 class Fetcher(Reprs, shows="data.name _orders _drawn"):
@@ -80,11 +115,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             decoder,
             RecordDecoder(schema, decoder.names, views=True),
             RecordDecoder(schema, [name for name in decoder.names if name not in specs]),
-            [
-                (n, specs[n] if n in specs else _file_decoder(codec, data.header.decode.get(n)))
-                for n, codec in media
-                if codec in MEDIA and n in decoder.names
-            ],
+            list(_decode_functions([f for f in media if f[0] in decoder.names], specs, data.header.decode)),
             fields is None or "key" in fields,
             partial(data.overlaid, names=fields),
         )

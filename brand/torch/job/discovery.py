@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
-from brand.formats.preparation import Preparation
+from brand.formats.preparation import Preparation, for_server
 from brand.node.client.client import Client
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import Files
@@ -127,7 +127,7 @@ class ServerResolver:
             options.job or job_name() or self._name,
             attach=options.server is not None and not common,
             cluster=self.job,
-            specs=DecodeSpecs(options.decode),
+            specs=DecodeSpecs(for_server(options.decode, self._data.header.schema)),
             files=Files(self._data.right, cached_samples(self._data)),
         )
 

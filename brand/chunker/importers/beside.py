@@ -1,0 +1,112 @@
+"""Which table is beside a folder of files, and which of its columns names the files?
+
+The user names it, or it is `metadata.csv`, `metadata.jsonl` or `metadata.parquet` at the top of the folder, with a
+column `file_name`: the convention of `datasets` of Hugging Face. Its other columns are fields, as in an import.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from brand.chunker.importers import open_shards
+from brand.chunker.importers.fields import FieldMapping, field_name
+from brand.chunker.importers.files import COMPRESSED
+from brand.chunker.plan.plan import Options
+from brand.chunker.sources.filetable import FileTable
+from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
+from brand.errors import UsageError, counted
+
+_SHOWN: Final = 5
+FILE_NAME: Final = "file_name"
+_METADATA: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_KINDS: Final = {
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+}
+
+
+def images_request(
+    src: Target,
+    dst: Target,
+    options: Options | None,
+    table: Target | None,
+    key: str | None,
+    choice: FieldMapping | None,
+) -> FolderRequest:
+    """Check the arguments of `convert_images`, and open the table. Raises `UsageError`, `SourceError`."""
+    path = None if table is None else local_source(table)
+    root, given = source_folder(src, options), Path(os.path.normpath(local_source(src)))
+    above = [folder for folder in root.parents if folder.is_relative_to(given)]
+    tables = [folder / name for folder in above for name in _METADATA if (folder / name).is_file()]
+    if tables and table is None:
+        raise UsageError(
+            f"{tables[0]} is a table above the split {root.name}: --split all converts all splits with it, or move its"
+            f" rows of this split to {root / tables[0].name}"
+        )
+    rows = _table_beside(root, path, key, choice, "image")
+    return make_request(src, dst, "images", options, rows=rows)
+
+
+def _table_beside(
+    root: Path, table: str | os.PathLike[str] | None, key: str | None, choice: FieldMapping | None, field: str
+) -> FileTable | None:
+    """Return the table that the user names, or the one that is at the top of the folder; None if there is none.
+
+    `key` is the column that names the files, and `field` the field of their contents. Raises `UsageError`,
+    `SourceError`.
+    """
+    path = _found(root) if table is None else Path(table)
+    if path is None:
+        if key is not None or choice is not None:
+            raise UsageError("--key, --columns, --field and --null are about a table: name it with --table")
+        return None
+    if not path.is_file():
+        what = "it is not a file" if path.exists() else "there is no such file"
+        raise UsageError(f"{path}: {what}: --table names a table, CSV, TSV, JSON lines or Parquet")
+    plain = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+    kind = _KINDS.get(plain.suffix.lower())
+    if kind is None:
+        raise UsageError(f"{path}: a table has one of the endings {', '.join(_KINDS)}")
+    if key is None and table is not None:
+        raise UsageError(f"--table {path}: name the column of the files with --key, such as --key {FILE_NAME}")
+    try:
+        return _opened(path, kind, key or FILE_NAME, choice or FieldMapping(), field)
+    except UsageError as error:
+        hint = "" if table is not None else ". If it is no table of the files, move it out of the folder"
+        raise UsageError(f"{path}: {error}{hint}") from error
+
+
+def _found(root: Path) -> Path | None:
+    found = [root / name for name in _METADATA if (root / name).is_file()]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise UsageError(f"{root} has {names}: name one of them with --table, and move the others away")
+    below = sorted({path.parent.name for name in _METADATA for path in root.glob(f"*/{name}")})
+    if below and not found:
+        there = f"{counted(len(below), 'folder')} in it ({', '.join(below[:_SHOWN])})"
+        has = "has" if len(below) == 1 else "have"
+        raise UsageError(
+            f"{root}: {there} {has} a table metadata.* for the images there: convert each such folder, as"
+            f" {root / below[0]}"
+        )
+    return found[0] if found else None
+
+
+def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+    columns = (*choice.columns, key) if choice.columns else ()
+    codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
+    source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs))
+    name = choice.names.get(key) or field_name(key)
+    for taken in (field, "key"):
+        if taken != name and taken in source.schema.names:
+            others = ",".join(each for each in source.schema.names if each not in (name, taken)) or "NAME"
+            raise UsageError(
+                f"its column {taken!r} has the name of a field that every sample has: --columns {others} leaves it out"
+            )
+    if len(source.schema.fields) < 2:
+        raise UsageError(f"it has no column but {key!r}, so it says nothing about the files")
+    return FileTable(path, name, source)

@@ -1,0 +1,133 @@
+"""Which lists does a source hold, and how do files of a sample become one list?
+
+A list of files has the codec of its files: images or audio. Files that are named `0.jpg`, `1.jpg` in a sample are one
+list, in the order of their numbers. A text in a list of files, or in a field of one file, is the name of a file next to
+the source (`with_files`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.shards import Bad, Block
+from brand.errors import UsageError
+from brand.formats.header import ELEMENTS, Schema
+from brand.formats.media import HEAD_BYTES, kind_of
+from brand.formats.noticed import Noticed
+
+_MEDIA: Final = ("image", "audio")
+_BLOCK_BYTES: Final = 4 << 20
+
+
+def codec_of_files(column: str, rows: Sequence[Any], *, chosen: bool) -> str:
+    """Return `list[image]` or `list[audio]` for lists of files: bytes, or bytes and path.
+
+    `chosen` is whether the user chose the codec. Raises `UsageError` if the lists hold no files, or other bytes.
+    """
+    contents = [file["bytes"] if isinstance(file, Mapping) else file for row in rows if row for file in row if file]
+    kinds = {(kind_of(data[:HEAD_BYTES]) or "").partition("/")[0] for data in contents if data}
+    if len(known := kinds & set(_MEDIA)) == 1:  # a file of another kind is a bad sample, not another codec
+        return f"list[{known.pop()}]"
+    if chosen:
+        return "json"
+    what = (
+        "both images and audio"
+        if known
+        else "other bytes than images or audio"
+        if kinds
+        else "no file in the rows that were read"
+    )
+    how = f"give --field {column}=list[image] or leave it out with --columns"
+    raise UsageError(f"column {column!r} holds lists with {what}, so its codec is unknown: {how}")
+
+
+def parsed_list(text: str) -> list[Any]:
+    """Return the list that a text in JSON means. Raises ValueError if it is another value."""
+    value = json.loads(text)
+    if not isinstance(value, list):
+        raise ValueError(f"{text} is not a list")
+    return value
+
+
+def with_files(
+    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: SourcePath
+) -> Iterator[Block | Bad | Noticed]:
+    """Yield blocks in which the names of files are replaced by their contents, for image and audio fields.
+
+    A text in such a field, or in a list of them, is a path below `folder`. A sample whose file cannot be read becomes
+    `Bad`. Blocks are cut so that each holds a few megabytes.
+    """
+    names = [name for name, codec in schema.variable if ELEMENTS.get(codec, codec) in _MEDIA]
+    for block in blocks:
+        if not isinstance(block, Block) or not any(_has_names(block.columns[name]) for name in names):
+            yield block
+        else:
+            yield from _with_files(names, block, folder)
+
+
+def _has_names(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, str) or (isinstance(value, list) and str in map(type, value)) for value in values)
+
+
+def _with_files(names: Sequence[str], block: Block, folder: SourcePath) -> Iterator[Block | Bad]:
+    read: dict[str, list[Any]] = {name: [] for name in names}
+    first = held = 0
+
+    def made(end: int) -> Block:
+        rest = {name: values[first:end] for name, values in block.columns.items()}
+        return Block(rest | read, block.called[first:end])
+
+    for position, called in enumerate(block.called):
+        try:
+            files = {name: _contents(block.columns[name][position], folder) for name in names}
+        except ValueError as error:
+            if first < position:
+                yield made(position)
+            yield Bad(called, str(error), f"Names of files are paths below {folder}")
+            read, first, held = {name: [] for name in names}, position + 1, 0
+            continue
+        for name, value in files.items():
+            read[name].append(value)
+            held += _bytes_in(value)
+        if held >= _BLOCK_BYTES:
+            yield made(position + 1)
+            read, first, held = {name: [] for name in names}, position + 1, 0
+    if first < len(block):
+        yield made(len(block))
+
+
+def _bytes_in(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_in, value))
+    return len(value) if isinstance(value, bytes) else 0
+
+
+def _contents(value: Any, folder: SourcePath) -> Any:
+    """Return the contents of the file that a text names; of a list, those of all. Raises ValueError."""
+    if isinstance(value, list):
+        return [_contents(each, folder) for each in value]
+    if not isinstance(value, str):
+        return value
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"it names the file {value!r}, which is not below the folder")
+    try:
+        return (folder / value).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{folder / value}: {error.strerror or error}") from error
+
+
+def in_order(files: Mapping[int, Any]) -> list[Any]:
+    """Return the files of a list by number, from 0 or 1. Raises ValueError if one is missing: others would move up."""
+    if not files:
+        return []
+    numbers = sorted(files)
+    expected = range(min(numbers[0], 1), min(numbers[0], 1) + len(numbers))
+    missing = next((number for number in expected if number not in files), None)
+    if missing is not None:
+        raise ValueError(f"its files have the numbers {numbers[0]} to {numbers[-1]}, and number {missing} is missing")
+    return [files[number] for number in numbers]
