@@ -135,7 +135,7 @@ def scan_folder(
     tops = scan.class_folders() if options.with_labels else [""]
     found_classes = [] if tops == [""] else tops
     if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
-        found_classes = _Scan(root, sidecars, options.follow_links, scan.exclude, split).leaf_folders(tops)
+        found_classes = _Scan(root, tuple(sidecars), options.follow_links, scan.exclude, split).leaf_folders(tops)
     classes = None if tops == [""] else number_classes(found_classes, options)
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
