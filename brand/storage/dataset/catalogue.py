@@ -154,7 +154,8 @@ class Catalogue:
             there = ", ".join(name for name, codec in self.schema.items() if codec in ELEMENTS) or "none"
             wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) holds no lists"
             raise SchemaError(f"{wrong}; fields of lists: {there}")
-        return np.maximum(self.stored_column(name), 0)
+        found: NDArray[np.int64] = np.maximum(self.stored_column(name), 0)
+        return found
 
     def stored_column(self, name: str) -> NDArray[Any]:
         """Return a column by the name of its field: that of a list has its numbers of elements."""

@@ -37,9 +37,7 @@ class ExpandedSource(SetSource):
     Raises `SchemaError`, `UsageError` as `Pairs` does.
     """
 
-    def __init__(
-        self, port: DrawPort, fields: tuple[str, ...] | None, transform: Transform | None, field: str
-    ) -> None:
+    def __init__(self, port: DrawPort, fields: tuple[str, ...] | None, transform: Transform | None, field: str) -> None:
         super().__init__(port, fields, transform)
         self.pairs = Pairs(self.data, field)
         self._layers = Layers(port, self.pairs)
@@ -51,13 +49,16 @@ class ExpandedSource(SetSource):
 
     @property
     def schema(self) -> dict[str, str]:
+        """Field name -> codec; that of the expanded field is the codec of an element."""
         field = self.pairs.field
         return self.data.schema | {field: ELEMENTS[self.data.schema[field]]}
 
     def column(self, name: str) -> NDArray[Any]:
+        """Return a field of numbers of all pairs, by number."""
         return np.repeat(super().column(name), self.pairs.counts)
 
     def present(self) -> NDArray[np.int64]:
+        """Return the numbers of all pairs: deleted samples have none."""
         return np.arange(len(self))
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
@@ -96,15 +97,19 @@ class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):
         return len(self._fetched)
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """See `FetchedSamples`."""
         return self._expanded(self._fetched.columns(first, end, views=views), first, end)
 
     def gathers(self, first: int, end: int) -> bool:
+        """See `FetchedSamples`."""
         return self._fetched.gathers(first, end)
 
     def gathered(self, first: int, end: int) -> Columns:
+        """See `FetchedSamples`."""
         return self._expanded(self._fetched.gathered(first, end), first, end)
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """See `FetchedSamples`."""
         samples, elements = self._fetched.samples(first, end), self._elements[first:end]
         indices = np.array([sample["index"] for sample in samples], np.int64)
         numbers, field = self._pairs.numbers(indices, elements).tolist(), self._pairs.field
@@ -115,6 +120,7 @@ class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):
         return samples
 
     def uses(self, first: int, end: int) -> list[int]:
+        """See `FetchedSamples`."""
         return self._fetched.uses(first, end)
 
     def _expanded(self, columns: Columns, first: int, end: int) -> Columns:

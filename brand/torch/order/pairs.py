@@ -143,22 +143,18 @@ class Layers(MixtureMembers):
         return layer_of(self.ports[0].fetcher.order_of(tag))
 
 
-def pair_sequence(
-    layers: Layers, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool
-) -> AccessSequence:
+def pair_sequence(layers: Layers, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
     """Return the sequence of a sampler of pairs. Raises `UsageError`."""
     pairs = layers.pairs
     numbers = pairs.chosen(subset)
     if not shuffle:
         return PairsInOrder(pairs, numbers, seed)
     drawn = pairs.in_layers(numbers)
-    orders = [
-        layers.port.order(_seed_of_layer(seed, layer), samples, at_a_time=len(drawn)) for layer, samples in drawn
-    ]
+    orders = [layers.port.order(_seed_of_layer(seed, layer), samples, at_a_time=len(drawn)) for layer, samples in drawn]
     if orders[0].shares:
         raise UsageError(
-            f"order={orders[0].policy.name!r} shares reads with other jobs, and pairs of expand={pairs.field!r} do not: "
-            "give order='stripes'"
+            f"order={orders[0].policy.name!r} shares reads with other jobs, and expand={pairs.field!r} does not: give "
+            "order='stripes'"
         )
     sizes = tuple(float(order.draws) for order in orders)
     mixed = MixedOrder(tuple(orders), sum(order.draws for order in orders), seed, (Stretch(0, sizes),))
@@ -177,11 +173,9 @@ class ShuffledPairs(MixedSequence):
     def to_json(self) -> dict[str, Any]:
         return {"data_set": self._port.data.id, "expand": self._pairs.field} | self.order.to_json()
 
-    def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
+    def loaded(self, state: Mapping[str, Any]) -> ShuffledPairs:
         """Return a sequence of the same pairs with the orders of a state. Raises `UsageError` if it has others."""
         facts = _facts_of(self._pairs, state)
-        if not state["shuffle"]:
-            return PairsInOrder(self._pairs, None, self.seed).loaded(state)
         try:
             members = [
                 Order.from_json(each, mine.subset)
@@ -192,11 +186,11 @@ class ShuffledPairs(MixedSequence):
                 for one, mine in zip(members, self.order.orders, strict=True)
             )
             if state["version"] != MIXED_VERSION or not same or facts["samples"] != self.samples:
-                raise ValueError("its sizes are not those of the pairs")
+                raise ValueError("its sizes are others")
             seed = whole("seed", facts["seed"], MAX_SEED)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"the state is not of the pairs that this sampler fetches, give the same subset=: {error}"
+                f"the state is of other pairs: give the sampler the same shuffle= and subset= as before ({error})"
             ) from None
         if not 0 <= state["position"] <= self.samples:
             raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
