@@ -264,7 +264,7 @@ def test_tasks_make_the_same_bytes(tmp_path: Path, beside: str) -> None:
         job = plan_images(source, tmp_path / "tasks", options, tasks=2, **more)
         run_task(job, Task(number, 2), jobs=1)
     if beside == "table":
-        with pytest.raises(TargetExistsError, match="--columns, --field and --null"):
+        with pytest.raises(TargetExistsError, match="--columns, --field, --null, --separator, --quote and --escape"):
             plan_images(source, tmp_path / "tasks", options, tasks=2, choice=FieldMapping(columns=("n",)), **more)
     seal(tmp_path / "tasks")
     assert files_below(tmp_path / "tasks") == files_below(tmp_path / "one")

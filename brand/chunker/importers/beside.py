@@ -17,8 +17,10 @@ from brand.chunker.importers.files import COMPRESSED
 from brand.chunker.plan.plan import Options
 from brand.chunker.sources.filetable import FileTable
 from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
+from brand.chunker.sources.texttable import Dialect
 from brand.errors import UsageError, counted
 
+TABLE_OPTIONS: Final = "--key, --columns, --field, --null, --separator, --quote and --escape"
 _SHOWN: Final = 5
 FILE_NAME: Final = "file_name"
 _METADATA: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -62,7 +64,7 @@ def _table_beside(
     path = _found(root) if table is None else Path(table)
     if path is None:
         if key is not None or choice is not None:
-            raise UsageError("--key, --columns, --field and --null are about a table: name it with --table")
+            raise UsageError(f"{TABLE_OPTIONS} are about a table: name it with --table")
         return None
     if not path.is_file():
         what = "it is not a file" if path.exists() else "there is no such file"
@@ -97,6 +99,8 @@ def _found(root: Path) -> Path | None:
 
 
 def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+    if kind != "csv" and choice.dialect != Dialect():
+        raise UsageError("--separator, --quote and --escape are about CSV and TSV files, and this is neither")
     columns = (*choice.columns, key) if choice.columns else ()
     codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
     source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs))

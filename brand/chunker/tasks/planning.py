@@ -335,7 +335,7 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
         "--quote": request.dialect.quote,
         "--escape": request.dialect.escape,
         "--table": None if rows is None else digest,
-        "--key, --columns, --field and --null": None if rows is None else f"{rows.key} {rows.source.choice}",
+        TABLE_OPTIONS: None if rows is None else f"{rows.key} {rows.source.choice}",
     }
 
 
