@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, silent
+from brand.errors import UsageError
 from brand.stores.url import is_url
 
 _HOMES: Final = {
@@ -51,6 +52,8 @@ FORMATS: Final = tuple(_HOMES)
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
+    if choice.gather:
+        raise UsageError("--gather is for a table beside a folder of images, and a row is a sample here")
     if kind == "hf" and is_url(src):
         from brand.chunker.importers.hub import open_hub
 

@@ -7,7 +7,9 @@ column `file_name`: the convention of `datasets` of Hugging Face. Its other colu
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -15,17 +17,16 @@ from brand.chunker.importers import open_shards
 from brand.chunker.importers.fields import FieldMapping, field_name
 from brand.chunker.importers.files import COMPRESSED
 from brand.chunker.plan.plan import Options
-from brand.chunker.sources.filetable import FileTable
+from brand.chunker.sources.filetable import LIST_OF, TABLE_OPTIONS, FileTable
 from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
 from brand.chunker.sources.texttable import Dialect
 from brand.errors import UsageError, counted
 
-TABLE_OPTIONS: Final = "--key, --columns, --field, --null, --separator, --quote and --escape"
 _SHOWN: Final = 5
 FILE_NAME: Final = "file_name"
 _METADATA: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _KINDS: Final = {
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
 }
@@ -103,7 +104,7 @@ def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -
         raise UsageError("--separator, --quote and --escape are about CSV and TSV files, and this is neither")
     columns = (*choice.columns, key) if choice.columns else ()
     codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
-    source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs))
+    source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs, gather=()))
     name = choice.names.get(key) or field_name(key)
     for taken in (field, "key"):
         if taken != name and taken in source.schema.names:
@@ -113,4 +114,24 @@ def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -
             )
     if len(source.schema.fields) < 2:
         raise UsageError(f"it has no column but {key!r}, so it says nothing about the files")
-    return FileTable(path, name, source)
+    fields = [(each, codec) for each, codec in source.schema.fields if each != name]
+    return FileTable(path, name, source, _gathered(fields, choice))
+
+
+def _gathered(fields: Sequence[tuple[str, str]], choice: FieldMapping) -> frozenset[str]:
+    """Return the fields of which a file has a list. Raises `UsageError` if there is none, or no list for its codec."""
+    found = set[str]()
+    for asked in choice.gather:
+        named = choice.names.get(asked, field_name(asked))
+        chosen = {name for name, _ in fields if name in (asked, named) or fnmatchcase(name, asked)}
+        if not chosen:
+            there = ", ".join(name for name, _ in fields)
+            raise UsageError(f"--gather {asked}: there is no such column; there are {there}")
+        found |= chosen
+    for name, codec in fields:
+        if name in found and codec not in LIST_OF:
+            raise UsageError(
+                f"--gather {name}: it is {codec}, and there are no lists of these: --field {name}=json stores the rows"
+                " of a file as one array of JSON"
+            )
+    return frozenset(found)
