@@ -442,7 +442,7 @@ def test_images_without_a_row_have_empty_lists(tmp_path: Path) -> None:
     told = "2 images have no row in the table: their lists are empty"
     assert facts["files_without_rows"] == (2, "b.png", told)
     shutil.rmtree(tmp_path / "set")
-    with pytest.raises(SourceError, match="b.png: the table metadata.csv has no row for it"):
+    with pytest.raises(SourceError, match=r"b\.png: the table metadata\.csv has no row for it"):
         converted(source, choice=gathered("x"))
     data, report = converted(source, choice=gathered("x"), skip=True)
     assert [(sample["w"], sample["x"]) for sample in samples(data)] == [(1, [2, 3])]

@@ -19,6 +19,7 @@ natural     the codecs that the first values of a column give it
 hub         Parquet files of the Hugging Face Hub
 lists       lists of files, and files that a text names
 beside      a table beside a folder of images
+namedfiles  a table in which several columns name images
 files       the files of a source, also compressed ones
 objects     the files of a source in a store, read as streams
 walk        the files below a folder, and which are data

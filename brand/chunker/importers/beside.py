@@ -1,7 +1,8 @@
 """Which table is beside a folder of files, and which of its columns names the files?
 
 The user names it, or it is `metadata.csv`, `metadata.jsonl` or `metadata.parquet` at the top of the folder, with a
-column `file_name`: the convention of `datasets` of Hugging Face. Its other columns are fields, as in an import.
+column `file_name`: the convention of `datasets` of Hugging Face. Its other columns are fields, as in an import. If columns
+such as `mask_file_name` name further files, its rows are the samples (`namedfiles`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from brand.chunker.importers import open_shards
 from brand.chunker.importers.fields import FieldMapping, field_name
 from brand.chunker.importers.files import COMPRESSED
+from brand.chunker.importers.namedfiles import NamedFiles, naming
 from brand.chunker.plan.plan import Options
 from brand.chunker.sources.filetable import LIST_OF, TABLE_OPTIONS, FileTable
 from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
@@ -32,15 +34,18 @@ _KINDS: Final = {
 }
 
 
-def images_request(
+def images_source(
     src: Target,
     dst: Target,
     options: Options | None,
     table: Target | None,
     key: str | None,
     choice: FieldMapping | None,
-) -> FolderRequest:
-    """Check the arguments of `convert_images`, and open the table. Raises `UsageError`, `SourceError`."""
+) -> FolderRequest | NamedFiles:
+    """Check the arguments of `convert_images`, and open the table. Raises `UsageError`, `SourceError`.
+
+    Returns the rows of the table if they name several files each; else the request for the files of the folder.
+    """
     path = None if table is None else local_source(table)
     root, given = source_folder(src, options), Path(os.path.normpath(local_source(src)))
     above = [folder for folder in root.parents if folder.is_relative_to(given)]
@@ -51,12 +56,15 @@ def images_request(
             f" rows of this split to {root / tables[0].name}"
         )
     rows = _table_beside(root, path, key, choice, "image")
+    if isinstance(rows, NamedFiles):
+        make_request(src, dst, "images", options)
+        return rows
     return make_request(src, dst, "images", options, rows=rows)
 
 
 def _table_beside(
     root: Path, table: str | os.PathLike[str] | None, key: str | None, choice: FieldMapping | None, field: str
-) -> FileTable | None:
+) -> FileTable | NamedFiles | None:
     """Return the table that the user names, or the one that is at the top of the folder; None if there is none.
 
     `key` is the column that names the files, and `field` the field of their contents. Raises `UsageError`,
@@ -77,6 +85,8 @@ def _table_beside(
     if key is None and table is not None:
         raise UsageError(f"--table {path}: name the column of the files with --key, such as --key {FILE_NAME}")
     try:
+        if table is None and key is None and (named := _naming_files(root, path, kind, choice or FieldMapping())):
+            return named
         return _opened(path, kind, key or FILE_NAME, choice or FieldMapping(), field)
     except UsageError as error:
         hint = "" if table is not None else ". If it is no table of the files, move it out of the folder"
@@ -99,9 +109,26 @@ def _found(root: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+def _naming_files(root: Path, path: Path, kind: str, choice: FieldMapping) -> NamedFiles | None:
+    """Return the rows of a table with columns such as `mask_file_name`; None if it has no such columns."""
+    plain = replace(choice, gather=())
+    names = naming(open_shards(kind, path, plain).schema.fields, choice)
+    if not names:
+        return None
+    if choice.gather:
+        raise UsageError("--gather makes lists of the rows of a file, and here a row names several: leave it out")
+    _check_dialect(kind, choice)
+    texts = {name: "str" if codec == "image" else "list[str]" for name, codec in names.items()}
+    return NamedFiles(open_shards(kind, path, replace(plain, codecs={**choice.codecs, **texts})), root, names)
+
+
+def _check_dialect(kind: str, choice: FieldMapping) -> None:
     if kind != "csv" and choice.dialect != Dialect():
         raise UsageError("--separator, --quote and --escape are about CSV and TSV files, and this is neither")
+
+
+def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+    _check_dialect(kind, choice)
     columns = (*choice.columns, key) if choice.columns else ()
     codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
     source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs, gather=()))
