@@ -1,8 +1,8 @@
 """Which table is beside a folder of files, and which of its columns names the files?
 
 The user names it, or it is `metadata.csv`, `metadata.jsonl` or `metadata.parquet` at the top of the folder, with a
-column `file_name`: the convention of `datasets` of Hugging Face. Its other columns are fields, as in an import. If columns
-such as `mask_file_name` name further files, its rows are the samples (`namedfiles`).
+column `file_name`: the convention of `datasets` of Hugging Face. Its other columns are fields, as in an import. If
+columns such as `mask_file_name` name further files, its rows are the samples (`namedfiles`).
 """
 
 from __future__ import annotations
