@@ -34,9 +34,11 @@ _SOF: Final = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0x
 """Markers of a JPEG that begin the facts of its frame."""
 _ALONE: Final = frozenset((0x01, 0xFF, *range(0xD0, 0xD9)))
 """Markers of a JPEG without a length."""
-_IS_FRAME: Final = np.isin(np.arange(1 << 16), [0xFF00 | marker for marker in _SOF])
-_IS_SEGMENT: Final = np.isin(np.arange(1 << 16), [0xFF00 | marker for marker in set(range(256)) - _ALONE])
+_IS_FRAME: Final = np.zeros(1 << 16, np.bool_)
+_IS_SEGMENT: Final = np.zeros(1 << 16, np.bool_)
 """Two bytes of a JPEG -> whether they begin its frame, or a part with a length."""
+_IS_FRAME[[0xFF00 | marker for marker in _SOF]] = True
+_IS_SEGMENT[[0xFF00 | marker for marker in range(256) if marker not in _ALONE]] = True
 _XMP: Final = re.compile(rb'tiff:Orientation(?:="|>)([2-8])')
 _TIFF_TYPES: Final = {1: "B", 3: "H", 4: "I"}
 _LITTLE: Final = struct.Struct("<HI")
