@@ -109,7 +109,7 @@ def test_training_with_masks(tmp_path: Path) -> None:
     [
         ("a_file_name,b\nin/0.png,1\nin/9.png,2\n", "line 3: .*in/9.png: No such file"),
         ("a_file_name,b\n../x.png,1\n", "names the file '../x.png', which is not below the folder"),
-        ("a_file_name,b\nin/0.png,1\n,2\n", "line 3"),
+        ("a_file_name,b\nin/0.png,1\n,2\n", "line 3: column 'a_file_name' names no file. --null a_file_name=NAME"),
         ("a_file_name,b\nin/0.png,1\nmetadata.csv,2\n", "line 3, field 'a' .image.: not an image"),
     ],
 )
@@ -121,6 +121,23 @@ def test_rows_whose_files_cannot_be_used(tmp_path: Path, rows: str, message: str
     if "in/0.png" in rows:
         report = convert_images(source, tmp_path / "set", Options(jobs=1, skip_errors=True))
         assert (report.samples, len(report.skipped)) == (1, 1)
+
+
+def test_a_file_for_rows_that_name_none(tmp_path: Path) -> None:
+    """The hint of the message, followed; rows around bad ones keep their values."""
+    rows = [{"a_file_name": f"in/{at}.png" if at % 3 else None, "n": at} for at in range(1, 4)]
+    source = written(tmp_path / "images", rows, "metadata.jsonl")
+    with pytest.raises(SourceError, match="line 3: column 'a_file_name' names no file"):
+        convert_images(source, tmp_path / "set", Options(jobs=1))
+    report = convert_images(source, tmp_path / "left", Options(jobs=1, skip_errors=True))
+    assert (report.samples, len(report.skipped)) == (2, 1)
+    convert_images(source, tmp_path / "set", Options(jobs=1), choice=FieldMapping(nulls={"a_file_name": "out/0.png"}))
+    data = brand.BrandDataset(tmp_path / "set", decode=False)
+    assert [(data[at]["a"], data[at]["n"]) for at in range(3)] == [
+        (FILES["in/1.png"], 1),
+        (FILES["in/2.png"], 2),
+        (FILES["out/0.png"], 3),
+    ]
 
 
 def test_uses_that_are_refused_and_the_ways_out(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ field `image`, and `input_file_name` that of the field `input`; `file_names` is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -31,9 +30,10 @@ _NOT_NAMED: Final = "{count} image[s] in the folder [is|are] in no row of the ta
 
 def field_of(column: str) -> str:
     """Return the name of the field of images that a column of names makes."""
-    if column in (_ONE, _SEVERAL):
-        return "image" if column == _ONE else "images"
-    return column.removesuffix(f"_{_ONE}").removesuffix(f"_{_SEVERAL}")
+    for name, field in ((_ONE, "image"), (_SEVERAL, "images")):
+        if column == name or column.endswith(f"_{name}"):
+            return column.removesuffix(name).removesuffix("_") or field
+    return column
 
 
 def naming(fields: Sequence[tuple[str, str]], choice: FieldMapping) -> dict[str, str]:
@@ -73,13 +73,31 @@ class NamedFiles(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        yield from with_files(self.schema, map(self._renamed, self._source.read(number)), self._root)
+        yield from with_files(self.schema, self._renamed(self._source.read(number)), self._root)
 
-    def _renamed(self, block: Block | Bad | Noticed) -> Block | Bad | Noticed:
-        if not isinstance(block, Block):
-            return block
-        columns = {field_of(name) if name in self._names else name: values for name, values in block.columns.items()}
-        return replace(block, columns=columns)
+    def _renamed(self, blocks: Iterable[Block | Bad | Noticed]) -> Iterator[Block | Bad | Noticed]:
+        """Yield blocks with the names of the fields; a row without the name of a file is bad."""
+        for block in blocks:
+            if not isinstance(block, Block):
+                yield block
+                continue
+            fields = {field_of(name) if name in self._names else name: v for name, v in block.columns.items()}
+            lacking = {
+                at: name for name in self._names for at, v in enumerate(block.columns[name]) if v is None or v == ""
+            }
+            first = 0
+            for at, name in sorted(lacking.items()):
+                yield from _some(fields, block.called, first, at)
+                hint = f"--null {name}=NAME names one for all such rows"
+                yield Bad(block.called[at], f"column {name!r} names no file", hint)
+                first = at + 1
+            yield from _some(fields, block.called, first, len(block))
+
+
+def _some(fields: Mapping[str, Sequence[Any]], called: Sequence[str], first: int, end: int) -> Iterator[Block]:
+    """Yield the rows `first` to `end` - 1 as a block, if there are any."""
+    if first < end:
+        yield Block({name: values[first:end] for name, values in fields.items()}, called[first:end])
 
 
 def _not_named(source: Shards, root: Path, names: Mapping[str, str]) -> Iterator[Noticed]:

@@ -124,8 +124,9 @@ def join_rows(
                 if index is not None:
                     bad[index] = True
             else:
-                rows.files.append(index)
-                rows.sizes.append(len(record))
+                if table.gathered:
+                    rows.files.append(index)
+                    rows.sizes.append(len(record))
                 entries["text_at"][index], entries["text_size"][index] = texts.tell(), len(record)
                 texts.write(record)
                 told[index] = True
