@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Mapping
@@ -532,3 +533,26 @@ def test_the_command_with_a_dialect_and_gather(tmp_path: Path) -> None:
         "are about CSV and TSV files, and this is neither"
         in run("convert", "images", source, tmp_path / "none", *form).err
     )
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv.gz", "bom", "quoted", "txt"])
+def test_forms_of_a_gathered_table(tmp_path: Path, form: str) -> None:
+    """TSV is literal; compressed tables, marks at the front, lines of Windows and lines in cells are read."""
+    texts = {"tsv": ['"x', 'y"'], "quoted": ["one\ntwo", "three"]}.get(form, ["1,5", "2"])
+    cells = [text if form == "tsv" else f'"{text}"' for text in texts]
+    between = "\t" if form == "tsv" else ","
+    lines = [f"id{between}t", f"a{between}{cells[0]}", f"b{between}z", f"./a.png{between}{cells[1]}"]
+    data = (("\ufeff" if form == "bom" else "") + ("\r\n" if form == "bom" else "\n").join(lines) + "\n").encode()
+    name = {"bom": "t.csv", "quoted": "t.csv"}.get(form, f"t.{form}")
+    source = lay(tmp_path / "images", {**TWO, name: gzip.compress(data) if form == "csv.gz" else data})
+    found, _ = converted(source, table=name, key="id", choice=gathered("t"))
+    assert [sample["t"] for sample in samples(found)] == [texts, ["z"]]
+
+
+def test_missing_numbers_of_gathered_rows(tmp_path: Path) -> None:
+    """As tables of competitions have them for images without an object; the hint helps."""
+    source = lay(tmp_path / "images", {**TWO, "metadata.csv": "file_name,x\na,1.5\na,\nb,\n"})
+    with pytest.raises(SourceError, match=r"line 3: field 'x': expected float, found NoneType.*--null x=VALUE"):
+        converted(source, choice=gathered("x"))
+    data, _ = converted(source, choice=gathered("x", nulls={"x": "nan"}))
+    assert str([sample["x"] for sample in samples(data)]) == "[[1.5, nan], [nan]]"

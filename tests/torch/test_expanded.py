@@ -22,6 +22,7 @@ from brand.errors import FormatError, SchemaError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.storage.support import chunk as chunk_path
 from tests.tools.damage import flip_bit
+from tests.torch.support import TORCHDATA, stateful_loader
 from tests.torch.test_lists import png
 from tests.torch.training import two_ranks
 
@@ -94,8 +95,6 @@ def loaders(data: BrandDataset, **more: Any) -> Iterator[Any]:
     yield BrandLoader(data, 4, sampler=BrandSampler(data, **more))
     for count in (0, 1, 2):
         yield DataLoader(data, 4, sampler=BrandSampler(data, **more), num_workers=count)
-    spawned: Any = {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True}
-    yield DataLoader(data, 4, sampler=BrandSampler(data, **more), **spawned)
 
 
 def test_every_pair_once_an_epoch_in_random_order(path: Path) -> None:
@@ -110,6 +109,15 @@ def test_every_pair_once_an_epoch_in_random_order(path: Path) -> None:
         orders.append(epochs)
     assert all(order == orders[0] for order in orders)
     assert arrived(BrandLoader(data, 4, sampler=BrandSampler(data, seed=4))) != orders[0][0]
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned(path: Path) -> None:
+    """The data set is pickled; they stay for all epochs."""
+    data = opened(path)
+    spawned: Any = {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True}
+    loader = DataLoader(data, 4, sampler=BrandSampler(data, seed=3), **spawned)
+    assert [sorted(arrived(loader)) for _ in range(3)] == [sorted(model())] * 3
 
 
 def test_pairs_of_an_image_are_spread_over_the_epoch(tmp_path: Path) -> None:
@@ -214,6 +222,7 @@ print(json.dumps([[text for (texts,) in loader for text in texts] for _ in range
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_divide_the_pairs(path: Path) -> None:
     """Each pair once on one of them; they continue from the state of one rank."""
     for state in (None, "state"):
@@ -335,3 +344,53 @@ def test_a_collection_that_grows(tmp_path: Path) -> None:
     moved = brand.migrate_state(BrandSampler(old).state_dict(), sampler := BrandSampler(data))
     sampler.load_state_dict(moved)
     assert sorted(text for texts, _ in BrandLoader(data, 2, sampler=sampler) for text in texts) == sorted(left)
+
+
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform"])
+@pytest.mark.parametrize("memory", [0.1, 1.0])
+def test_every_order_and_any_memory(path: Path, order: Any, memory: float) -> None:
+    """Two epochs of each."""
+    loader = BrandLoader(opened(path, order=order, memory=memory), 4)
+    assert [sorted(arrived(loader)) for _ in range(2)] == [sorted(model())] * 2
+
+
+def test_orders_that_jobs_share_are_refused(path: Path) -> None:
+    """With an order that works."""
+    with pytest.raises(UsageError, match=r"order='shared' shares reads with other jobs.*give order='stripes'"):
+        BrandLoader(opened(path, order="shared"), 4)
+
+
+def test_two_samplers_at_a_time(path: Path) -> None:
+    """A loader for training and one for validation, of one data set, in turn."""
+    data = opened(path)
+    label = data.column("label")
+    train = BrandLoader(data, 2, sampler=BrandSampler(data, subset=label % 3 > 0))
+    other = iter(BrandLoader(data, 2, sampler=BrandSampler(data, subset=label % 3 == 0)))
+    seen = []
+    for batch in train:
+        seen += arrived([batch]) + arrived(islice(other, 1))
+    assert sorted(seen + arrived(other)) == sorted(model())
+
+
+@TORCHDATA
+def test_a_stateful_loader_continues(path: Path) -> None:
+    """That of torchdata, with a worker."""
+    data = opened(path)
+    loader = stateful_loader(data, 4, sampler=BrandSampler(data), num_workers=1)
+    batches = iter(loader)
+    begun = arrived(islice(batches, 5))
+    state = loader.state_dict()
+    rest = arrived(batches)
+    again = stateful_loader(data, 4, sampler=BrandSampler(data), num_workers=1)
+    again.load_state_dict(state)
+    assert arrived(again) == rest
+    assert sorted(begun + rest) == sorted(model())
+
+
+@pytest.mark.parametrize("counts", [[1] * 30, [3], [64, 0, 1, 2], [1] * 20 + [30], [0, 0, 2]])
+def test_lists_of_any_lengths(tmp_path: Path, counts: list[int]) -> None:
+    """All of one element, one sample, the longest possible, one that is longer than all others."""
+    brand.pack(samples(counts), tmp_path / "set", SCHEMA, chunk_size=4)
+    data = BrandDataset(tmp_path / "set", expand="captions", fields=("captions",))
+    wanted = sorted(caption for caption, _, _ in model(counts))
+    assert [sorted(text for (texts,) in BrandLoader(data, 4) for text in texts) for _ in range(2)] == [wanted] * 2
