@@ -103,7 +103,6 @@ def test_no_server_runs_and_statistics_are_those_of_the_process(data: Path) -> N
     assert set(servers_of(data)) <= running
     assert data_set.stats() == {
         "server": "none",
-        "process": os.getpid(),
         "fetched": SAMPLES,
         "direct": SAMPLES,
         "replaced": [],

@@ -109,14 +109,9 @@ class DirectClient:
 
     def stats(self) -> dict[str, Any]:
         """Return the counts of this process: samples read directly, and those replaced, as `Client.stats`."""
+        # No "process": programs end a server by it, and this is the training.
         replaced = [asdict(each) for each in self._replaced]
-        return {
-            "server": "none",
-            "process": os.getpid(),
-            "fetched": self._drawn,
-            "direct": self._drawn,
-            "replaced": replaced,
-        }
+        return {"server": "none", "fetched": self._drawn, "direct": self._drawn, "replaced": replaced}
 
     def report(self, replaced: Replaced) -> None:
         if len(self._replaced) < MAX_REPORTS:
