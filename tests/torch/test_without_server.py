@@ -94,7 +94,7 @@ def test_a_run_is_resumed_across_the_two(data: Path, order: Any) -> None:
             batches = iter(loader)
             start = [as_list(next(batches)) for _ in range(step)]
             state = loader.state_dict()
-            batches.close()
+            del batches
             other = loader_of(opened(data, then, order=order), 64, 1)
             other.load_state_dict(state)
             assert start + [as_list(batch) for batch in other] == whole

@@ -123,6 +123,9 @@ class DirectClient:
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(replaced)
 
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
     def tell_loop(self, report: LoopReport) -> bool:  # noqa: ARG002
         return False
 
