@@ -118,9 +118,9 @@ class Reader:
     def names(self, field: str) -> list[str]:
         """The names of the values of a field (section 2.2)."""
         header = self.manifest["header"]
-        names = header["classes"] if field == "label" else header.get("field_classes", {}).get(field)
-        check(bool(names) and field in dict(header["schema"]), "a field without names")
-        return list(names)
+        names = header.get("field_classes", {}).get(field) or (header["classes"] if field == "label" else None)
+        check(bool(names) and field.partition(".")[0] in dict(header["schema"]), "a field without names")
+        return list(names or ())
 
     def sample(self, index: int) -> dict[str, Any]:
         """The fields of the sample with this index."""
