@@ -204,7 +204,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
 
 
 def _check_names(one: StoredDataSet, other: StoredDataSet, fields: Iterable[str]) -> None:
-    """Raise `SchemaError` if a number of a field has two names. A data set may have more names than the other, or none."""
+    """Raise `SchemaError` if a number of a field has two names. One of the data sets may have more names, or none."""
     for place in one.names.keys() & other.names.keys():
         if place.partition(".")[0] not in fields:
             continue
@@ -212,7 +212,7 @@ def _check_names(one: StoredDataSet, other: StoredDataSet, fields: Iterable[str]
             if mine != theirs:
                 raise SchemaError(
                     f"{place} {number} means {mine!r} in {one.name} and {theirs!r} in {other.name}: convert one of "
-                    "them again with the numbers of the other (`brand convert ... --classes-of`, or classes= of brand.pack)"
+                    "them again with the numbers of the other (`brand convert ... --classes-of`, or classes=)"
                 )
 
 

@@ -324,11 +324,29 @@ def missing_ranks(place: str) -> list[int]:
     _begun[place] += 1
     if _begun[place] > 2:  # the second call has told
         return []
-    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
-    keys = [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
-    store = _store()
+    keys, store = _keys_of_begun(place), _store()
     store.set(keys[torch.distributed.get_rank()], "yes")
     return [] if _begun[place] == 1 else [rank for rank, key in enumerate(keys) if not store.check([key])]
+
+
+def others_begun(place: str, wait_s: float) -> bool:
+    """Whether another rank of `torch.distributed` has called `missing_ranks` for a place; waits for the first one."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return True
+    mine, store = torch.distributed.get_rank(), _store()
+    others = [key for rank, key in enumerate(_keys_of_begun(place)) if rank != mine]
+    end_s = time.monotonic() + wait_s
+    while not any(store.check([key]) for key in others):
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_STEP_S)
+    return True
+
+
+def _keys_of_begun(place: str) -> list[str]:
+    """Return the keys at which ranks say that they have begun, by rank."""
+    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
+    return [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
 
 
 def _first_of_job(place: str, facts: str) -> str:
