@@ -294,7 +294,7 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
             singly = (_take(plan, shard, writer, block.only(position)) for position in range(len(block)))
             return [problem for problems in singly for problem in problems]
         problem = Problem.of(f"{shard.name}, {block.called[0]}", str(error).removeprefix(f"{block.called[0]}, "))
-        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block))
+        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block, str(error)))
     return []
 
 
@@ -331,13 +331,15 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
     raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
 
 
-def hint_for(source: Shards, block: Block) -> str:
-    """Return advice for a single sample that does not fit the schema."""
+def hint_for(source: Shards, block: Block, reason: str) -> str:
+    """Return advice for a single sample that does not fit the schema, for this reason."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":
             return f"--null {name}=VALUE replaces each missing value"
     if ("label", "int") in source.schema.fields and isinstance(block.columns["label"][0], str) and not source.numbers:
         return "--field label=str --classes FILE numbers texts by a list of names"
+    if "JSON has no" in reason:  # no other codec holds such a value, either
+        return "--columns takes the fields that it names, and no others"
     return "--field NAME=CODEC stores a field with another codec"
 
 
