@@ -34,6 +34,7 @@ from typing import Any, Final, Protocol
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
+from brand.formats.media import registered_plugins
 from brand.formats.preparation import Preparation, for_server
 from brand.node.client.client import Client
 from brand.node.client.decoded import DecodeSpecs
@@ -119,7 +120,9 @@ class ServerResolver:
         """The client of the server. Raises `UsageError`, and `ServerError` if another rank does not answer."""
         options = self.options
         common = options.server == COMMON
-        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
+        plugins = registered_plugins() if common else ()
+        address, cache = self._address(), options.cache
+        spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
         return Client(
             spec,
             self._data.id,
