@@ -28,8 +28,10 @@ def find_twin(what: str) -> int | None:
     """Return the id of another process of the same command that claimed `what`; None if this process claims it.
 
     A command is a folder and its arguments, which are the same in all children of `multiprocessing`. A second call for
-    the same `what` returns None.
+    the same `what` returns None. So does a call on a system without such sockets.
     """
+    if sys.platform != "linux" or not hasattr(socket, "AF_UNIX"):
+        return None
     digest = hashlib.blake2s(f"{Path.cwd()}|{sys.argv}|{what}".encode(errors="replace"), digest_size=12).hexdigest()
     name = f"\0brand.twin-{os.getuid()}-{digest}"
     if name in _claimed:
