@@ -28,7 +28,7 @@ from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_o
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
@@ -124,7 +124,7 @@ class JsonLines(Shards):
         Raises `UsageError` if the values of a column have no common codec, `SourceError` if there are no samples.
         """
         found: dict[str, dict[str, str]] = {}
-        step, refused = max(1, len(files) // OTHERS), ""
+        step, refused, empty = max(1, len(files) // OTHERS), "", 0
         for file in [files[0], *files[1::step]]:
             word = "line" if self._lined[file.path] else "item"
             items = self._items(file, 0, file.bytes)
@@ -132,14 +132,16 @@ class JsonLines(Shards):
                 if isinstance(row, str):
                     refused = refused or f"{file.name}: {word} {place}: {row}"
                     continue
+                empty += not row
                 for name, value in row.items():
                     found.setdefault(name, {}).setdefault(kind_of_value(value), f"{file.name}, {word} {place}")
         if not found:
-            what = (
-                f"none of its first lines is a sample. {refused}"
-                if refused
-                else "there are no samples: every file is empty"
-            )
+            if refused:
+                what = f"none of its first lines is a sample. {refused}"
+            elif empty:
+                what = f"its samples have no fields: {counted(empty, 'object')} {{}} at its beginning"
+            else:
+                what = "there are no samples: every file is empty"
             raise SourceError(files[0].name, what)
         for name, kinds in found.items():
             if common_codec(kinds) is None and is_read(name, choice):
