@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +31,7 @@ from brand.collect import (
     undelete,
 )
 from brand.collect.home import writing
-from brand.errors import FormatError, UsageError
+from brand.errors import FormatError, StorageError, UsageError
 from brand.formats.chunk import read_front
 from brand.formats.constants import EXTRAS_NAME
 from brand.formats.contents import read_records
@@ -124,6 +126,59 @@ def test_what_is_wrong_changes_nothing(made: Path, tmp_path: Path) -> None:
             redact(made, wanted, to)
     assert numbers(made) == list(range(1, 9))
     assert not report.exists()
+    tidy(made)
+
+
+def killed_after_publishing(folder: Path, report: Path) -> None:
+    """Redact, and be killed once the version is published, before any file is destroyed."""
+    before, step = numbers(folder), 10
+    while numbers(folder) == before:
+        step += 1
+        assert killed(partial(redact, folder, NamedSamples(keys=["of-ada/"]), report), folder, step)
+    assert (folder / "staging" / "redact.json").exists()
+
+
+@pytest.mark.parametrize("where", ["gone", "a file", "read-only"])
+def test_a_report_whose_folder_is_gone_stops_no_change(
+    made: Path, tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next change destroys the samples, and writes the report next to the collection."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    killed_after_publishing(made, reports / "report.json")
+    with ExitStack() as stack:
+        if where == "read-only":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", reports], check=True)
+            stack.callback(lambda: subprocess.run(["umount", reports], check=True))
+        else:
+            reports.rmdir()
+            if where == "a file":
+                reports.write_bytes(b"")
+        grow(made, 100, 3)
+    told = json.loads((tmp_path / f"all.redaction-{numbers(made)[-2]}.json").read_text())
+    assert told["finished"] is True
+    assert f"cannot be written to {reports}/report.json, so it is in {told['written_to']}" in caplog.text
+    assert holders(made) == []
+    tidy(made)
+    grow(made, 200, 3)
+    tidy(made)
+
+
+def test_a_report_without_any_place_says_how(made: Path, tmp_path: Path) -> None:
+    """Its folder is gone, and so is the right to write next to the collection: the message helps, literally."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    killed_after_publishing(made, reports / "report.json")
+    reports.rmdir()
+    beside = tmp_path / f".all.redaction-{numbers(made)[-1]}.json.tmp"
+    beside.mkdir()  # as if the folder could not be written
+    with pytest.raises(StorageError, match=f"Make the folder {reports}, and run the command again"):
+        grow(made, 100, 3)
+    assert holders(made) == ["staging/redact.json"], "the keys of the samples, until the report can be written"
+    reports.mkdir()
+    grow(made, 100, 3)
+    assert json.loads((reports / "report.json").read_text())["finished"] is True
+    assert holders(made) == []
     tidy(made)
 
 
@@ -251,7 +306,6 @@ def test_segments_without_the_samples_keep_their_other_files(tmp_path: Path) -> 
         for number in range(200):
             Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(source / f"{number}.png")
             (source / f"{number}.txt").write_text(f"{name} says {telephone(number)} as always, and more than that.")
-        (tmp_path / name / "notes.xyz").write_text(f"notes of {name}")
         append_images(tmp_path / name, folder, replace(options, jobs=1))
     assert StoredDataSet(folder).dictionary
     assert b"ada says" in everything_in(folder)
