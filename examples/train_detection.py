@@ -1,7 +1,9 @@
 """Train a small detector on COCO: boxes move with their image when it is mirrored and resized.
 
-python examples/data/published.py data coco
-python examples/train_detection.py data/coco coco.brand
+    python examples/data/published.py data coco
+    python examples/train_detection.py data/coco coco.brand
+
+An image without objects is a sample, too. A crowd is no object.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Voc:
 
 def augment(sample: Any) -> tuple[str, torch.Tensor, torch.Tensor]:
     """Crop image and mask with one window, and mirror both or none. Padding of small images is ignored."""
-    key, image, mask = sample[0], torch.from_numpy(sample[1]).permute(2, 0, 1), torch.from_numpy(sample[2])
+    key, image, mask = sample[0], torch.from_numpy(sample[1]).permute(2, 0, 1), torch.from_numpy(sample[2]).long()
     missing = (0, max(0, SIDE - mask.shape[1]), 0, max(0, SIDE - mask.shape[0]))
     image, mask = pad(image, missing), pad(mask, missing, value=IGNORED)
     top, left = (int(torch.randint(side - SIDE + 1, ())) for side in mask.shape)
@@ -64,7 +64,7 @@ if __name__ == "__main__":
         seen: list[str] = []
         total = 0.0
         for keys, images, masks in loader:
-            loss = cross_entropy(model(images / 255), masks.long(), ignore_index=IGNORED)
+            loss = cross_entropy(model(images / 255), masks, ignore_index=IGNORED)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

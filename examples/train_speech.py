@@ -1,10 +1,12 @@
 """Train a small speech recognizer with CTC, in batches of recordings of similar length.
 
-python examples/data/published.py data librispeech nemo common_voice
-brand convert audio data/LibriSpeech/dev-clean librispeech.brand --no-labels
-brand convert audio data/nemo nemo.brand --transcripts data/nemo/train_manifest.json
-brand convert audio data/cv-corpus/en common-voice.brand --transcripts data/cv-corpus/en/train.tsv
-python examples/train_speech.py librispeech.brand                       # or one of the others
+    python examples/data/published.py data librispeech nemo common_voice
+    brand convert audio data/LibriSpeech/dev-clean librispeech.brand --no-labels
+    brand convert audio data/nemo nemo.brand --transcripts data/nemo/train_manifest.json
+    brand convert audio data/cv-corpus/en common-voice.brand --transcripts data/cv-corpus/en/train.tsv
+    python examples/train_speech.py librispeech.brand
+
+The other two data sets train with the same command. Texts are UTF-8, a byte a token.
 """
 
 from __future__ import annotations

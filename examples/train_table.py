@@ -1,8 +1,10 @@
 """Train a small classifier on images whose labels are in a table, as most Kaggle competitions have them.
 
-python examples/data/published.py data kaggle
-brand convert images data/kaggle/train_images kaggle.brand --table data/kaggle/train.csv --key id_code
-python examples/train_table.py kaggle.brand diagnosis
+    python examples/data/published.py data kaggle
+    brand convert images data/kaggle/train_images kaggle.brand --table data/kaggle/train.csv --key id_code
+    python examples/train_table.py kaggle.brand diagnosis
+
+The column of the table that holds the labels is a field of its name.
 """
 
 from __future__ import annotations
