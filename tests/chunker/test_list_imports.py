@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.jsonfiles import JsonLines
 from brand.chunker.sources.shards import Block
 from brand.errors import SourceError, UsageError
+from tests.support import brand as run
 from tests.torch.test_lists import png, wav
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -262,7 +265,7 @@ def test_names_of_files_in_json_lines(named: Path) -> None:
         (["img/0.png", "img/9.png"], r"line 2: .*img/9.png: No such file"), (["img"], r"line 2: .*Is a directory"),
         (["../img/0.png"], "line 2: it names the file '../img/0.png', which is not below the folder"),
         (["/etc/passwd"], "line 2: it names the file '/etc/passwd', which is not below the folder"),
-        ("img/0.png", "line 2, .*expected a list, found bytes"), (None, "line 2, .*expected a list, found NoneType"),
+        ("img/9.png", r"line 2: .*img/9.png: No such file"), (None, "line 2, .*expected a list, found NoneType"),
         (["rows.jsonl"], "line 2, .*element 0: not an image file"), ([3], "line 2, .*element 0: expected bytes"),
         ([["img/0.png"]], "line 2, .*element 0: expected bytes, found list"), (["a\0b"], "line 2: embedded null byte"),
     ],
@@ -339,3 +342,72 @@ def test_lists_of_hugging_face_decode_upright(tmp_path: Path) -> None:
     rows = [{"images": [{"bytes": file.getvalue(), "path": None}] * 2}]
     brand.pack(datasets.Dataset.from_list(rows, features=features), tmp_path / "set", jobs=1)
     assert [found.size for found in brand.BrandDataset(tmp_path / "set")[0]["images"]] == [(2, 3), (2, 3)]
+
+
+def test_one_name_in_a_field_of_lists_is_a_list_of_one_file(named: Path) -> None:
+    """LLaVA writes one name, a list of names, or none: `--field image=list[image]` takes all three."""
+    rows: list[dict[str, Any]] = [{"image": "img/0.png"}, {"image": ["img/0.png", "img/1.png"]}, {}, {"image": None}]
+    (named / "llava.json").write_text(json.dumps(rows))
+    told = run("convert", "jsonl", named / "llava.json", named / "set", "--field", "image=list[image]")
+    hint = re.search(r"--null 'image=\[\]' replaces each missing value", told.err)
+    assert hint, told.err
+    command = ["convert", "jsonl", named / "llava.json", named / "set", "--field", "image=list[image]"]
+    told = run(*command, *shlex.split(hint[0])[:2])
+    assert told.code == 0, told.err
+    one, other = (named / "img/0.png").read_bytes(), (named / "img" / "1.png").read_bytes()
+    data = brand.BrandDataset(named / "set", decode=False)
+    assert [data[n]["image"] for n in range(4)] == [[one], [one, other], [], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "column", "field"),
+    [
+        ("jsonl", '{"file": "img/0.png", "n": 1}\n', "file", "file=image"),
+        ("jsonl", '[{"n": 1}, {"n": 2, "image": ["img/0.png", "img/1.png"]}]', "image", "image=list[image]"),
+        ("jsonl", '{"path": "c.WAV"}\n', "path", "path=audio"),
+        ("jsonl", '{"Bild-Datei": "img/1.png"}\n', "Bild-Datei", "Bild_Datei=image"),
+        ("csv", "n,file\n1,img/0.png\n", "file", "file=image"),
+        ("csv", "file,n\n,1\nc.WAV,2\n", "file", "file=audio"),
+    ],
+)
+def test_a_column_of_names_of_files_is_told(named: Path, kind: str, text: str, column: str, field: str) -> None:
+    """The report says that only the names are stored, with the option that stores the files; that option does so."""
+    (named / "c.WAV").write_bytes(wav(9))
+    source = named / f"rows.{kind if kind == 'csv' else 'json'}"
+    source.write_text(text)
+    told = run("convert", kind, source, named / "set", "--json")
+    (note,) = [note for note in told.json["notes"] if "names" in note]
+    assert note.startswith(f"column {column!r} names files, such as ")
+    hint = re.search(r"--field (\S+) stores their contents", note)
+    assert hint, note
+    assert shlex.split(hint[1]) == [field]
+    more = ["--on-error", "skip"] if kind == "csv" else []
+    more += ["--null", "image=[]"] if "list" in field else []
+    told = run("convert", kind, source, named / "whole", "--field", *shlex.split(hint[1]), "--json", *more)
+    assert told.code == 0, told.stdout
+    assert not [note for note in told.json["notes"] if "names files" in note]
+    name = field.partition("=")[0]
+    data = brand.BrandDataset(named / "whole", decode=False)
+    assert isinstance(data[len(data) - 1][name], list if "list" in field else bytes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"file": "missing.png"}\n',
+        '{"file": "https://example.org/a.png"}\n',
+        '{"file": "/a.png"}\n',
+        '{"file": "../names/img/0.png"}\n',
+        '{"file": "lines.jsonl"}\n',
+        '{"text": "a.png is a picture"}\n',
+        '{"list": [1, "img/0.png"]}\n',
+        '{"long": "' + "x" * 5000 + '.png"}\n',
+        '{"nul": "\\u0000.png"}\n',
+        '{"odd": "\\ud800.png"}\n',
+    ],
+)
+def test_other_texts_are_no_names_of_files(named: Path, text: str) -> None:
+    """Only a name of an image or a recording that is there is told."""
+    (named / "rows.jsonl").write_text(text)
+    told = run("convert", "jsonl", named / "rows.jsonl", named / "set", "--json")
+    assert not [note for note in told.json.get("notes", []) if "names files" in note]

@@ -12,6 +12,7 @@ second stage is that of every conversion: it reads the parts as one source (`spo
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -337,7 +338,8 @@ def hint_for(source: Shards, block: Block) -> str:
     """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE replaces each missing value"
+            value = "[]" if codec in ELEMENTS else "VALUE"
+            return f"--null {shlex.quote(f'{name}={value}')} replaces each missing value"
     return "--field NAME=CODEC stores a field with another codec"
 
 
