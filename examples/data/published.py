@@ -7,7 +7,7 @@
     coco           coco: train2017, annotations/instances_train2017.json and captions_train2017.json
     llava          llava: conversations.json, documents with 0 to 5 images below `images`
     cauldron       cauldron: Parquet with a list of images and a list of texts a row
-    kaggle         kaggle: train.csv, train_images
+    kaggle         kaggle: train_images and their labels in train.csv, test_images
     librispeech    LibriSpeech/dev-clean: speaker/chapter/*.flac and *.trans.txt
     nemo           nemo: train_manifest.json with offsets into recordings
     common_voice   cv-corpus/en: clips/*.mp3, train.tsv, dev.tsv
@@ -194,8 +194,9 @@ def cauldron(to: Path) -> None:
 
 
 def kaggle(to: Path) -> None:
-    """Lay out the photos in one folder, and their labels in a table, in another order."""
-    (to / "kaggle" / "train_images").mkdir(parents=True)
+    """Lay out the photos in one folder, and their labels in a table, in another order; and three without labels."""
+    for name in ("train_images", "test_images"):
+        (to / "kaggle" / name).mkdir(parents=True)
     rows = []
     for number, path in enumerate(sorted(PHOTOS.rglob("*.*"))):
         code = f"{number * 7919 % 65536:04x}"
@@ -208,6 +209,9 @@ def kaggle(to: Path) -> None:
         quoted = remark.replace('"', '""')
         lines.append(f'{code},{kinds.index(kind)},"{quoted}"')
     _write_lines(to / "kaggle" / "train.csv", lines)
+    for number, scene in enumerate(scenes(3)):
+        scene.image.save(to / "kaggle" / "test_images" / f"ff{number:02x}.jpg")
+    _write_lines(to / "kaggle" / "sample_submission.csv", ["id_code,diagnosis", *(f"ff{n:02x},0" for n in range(3))])
 
 
 def speech() -> list[tuple[str, str, np.ndarray[Any, Any]]]:

@@ -391,6 +391,24 @@ def test_a_column_of_names_of_files_is_told(named: Path, kind: str, text: str, c
     assert isinstance(data[len(data) - 1][name], list if "list" in field else bytes)
 
 
+@pytest.mark.parametrize("more", [[], ["--field", "audio_filepath=audio"]], ids=["names", "whole recordings"])
+def test_a_manifest_of_segments_is_told(tmp_path: Path, more: list[str]) -> None:
+    """Lines with an offset name parts of recordings: neither the name nor the whole recording is meant."""
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "long.wav").write_bytes(wav(16_000))
+    rows = [{"audio_filepath": "long.wav", "offset": n / 10, "duration": 0.1, "text": f"{n}"} for n in range(5)]
+    (tmp_path / "a b" / "manifest.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = run("convert", "jsonl", tmp_path / "a b" / "manifest.json", tmp_path / "set", "--json", *more)
+    (note,) = [note for note in told.json["notes"] if "`brand convert audio" in note]
+    assert bool(more) == ("each sample holds a whole recording" in note)
+    hint = re.search(r"`brand (convert audio .*) DST (--transcripts .*)`", note)
+    assert hint, note
+    told = run(*shlex.split(hint[1]), tmp_path / "cut", *shlex.split(hint[2]))
+    assert told.code == 0, told.err
+    data = brand.BrandDataset(tmp_path / "cut")
+    assert [(data[n]["text"], round(data[n]["duration"], 3)) for n in range(5)] == [(f"{n}", 0.1) for n in range(5)]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -135,19 +135,27 @@ def first_text(value: Any) -> str:
     return first if isinstance(first, str) else ""
 
 
-def about_names(fields: Iterable[tuple[str, str, str]], texts: Mapping[str, str], folder: SourcePath) -> Iterator[str]:
-    """Yield a note for each column whose first text is the path of an image or audio file below `folder`.
+def about_names(fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str], table: SourcePath) -> Iterator[str]:
+    """Yield a note for each column whose first text is the path of an image or audio file next to `table`.
 
-    `fields` has the column, name and codec of each field.
+    `fields` has the column, name and codec of each field. Rows with an offset mean parts of recordings.
     """
+    segments = any(column == "offset" for column, _, _ in fields)
     for column, name, codec in fields:
-        kind = _kind_of_named(texts.get(column, ""), folder) if codec in ("str", "json") else ""
-        if kind:
-            made = f"list[{kind}]" if codec == "json" else kind
-            yield (
-                f"column {printable(column)!r} names files, such as {printable(texts[column])}: --field"
-                f" {shlex.quote(f'{name}={made}')} stores their contents"
+        kind = _kind_of_named(texts.get(column, ""), table.parent) if codec in ("str", "json", "audio") else ""
+        told = printable(texts.get(column, ""))
+        if kind == "audio" and segments:
+            what = (
+                "each sample holds a whole recording" if codec == "audio" else f"only names such as {told} are stored"
             )
+            yield (
+                f"column {printable(column)!r} names recordings, of which a row with an offset means a part, and {what}:"
+                f" `brand convert audio {shlex.quote(str(table.parent))} DST --transcripts {shlex.quote(str(table))}`"
+                " cuts the parts"
+            )
+        elif kind and codec != "audio":
+            option = shlex.quote(f"{name}={f'list[{kind}]' if codec == 'json' else kind}")
+            yield f"column {printable(column)!r} names files, such as {told}: --field {option} stores their contents"
 
 
 def _kind_of_named(text: str, folder: SourcePath) -> str:
