@@ -145,14 +145,12 @@ def about_names(fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str]
         kind = _kind_of_named(texts.get(column, ""), table.parent) if codec in ("str", "json", "audio") else ""
         told = printable(texts.get(column, ""))
         if kind == "audio" and segments:
-            what = (
-                "each sample holds a whole recording" if codec == "audio" else f"only names such as {told} are stored"
+            what = "each sample holds a whole recording" if codec == "audio" else "the names alone are stored"
+            names = (
+                f"column {printable(column)!r} names recordings such as {told}, of which a row with an offset means a"
             )
-            yield (
-                f"column {printable(column)!r} names recordings, of which a row with an offset means a part, and {what}:"
-                f" `brand convert audio {shlex.quote(str(table.parent))} DST --transcripts {shlex.quote(str(table))}`"
-                " cuts the parts"
-            )
+            folder, manifest = shlex.quote(str(table.parent)), shlex.quote(str(table))
+            yield f"{names} part, and {what}: `brand convert audio {folder} DST --transcripts {manifest}` cuts the parts"
         elif kind and codec != "audio":
             option = shlex.quote(f"{name}={f'list[{kind}]' if codec == 'json' else kind}")
             yield f"column {printable(column)!r} names files, such as {told}: --field {option} stores their contents"
