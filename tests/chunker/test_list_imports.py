@@ -429,3 +429,56 @@ def test_other_texts_are_no_names_of_files(named: Path, text: str) -> None:
     (named / "rows.jsonl").write_text(text)
     told = run("convert", "jsonl", named / "rows.jsonl", named / "set", "--json")
     assert not [note for note in told.json.get("notes", []) if "names files" in note]
+
+
+def test_lists_with_missing_elements_have_a_hint_that_helps(tmp_path: Path) -> None:
+    """OBELICS has as many images as texts, and null at the places of the others; as published, images are URLs."""
+    rows: list[dict[str, Any]] = [
+        {"images": ["https://a/1.jpg", None, "https://a/2.jpg"], "texts": [None, "Text", None]},
+        {"images": [None], "texts": ["Only text"]},
+    ]
+    names = pyarrow.list_(pyarrow.string())
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", names), ("texts", names)]))
+    options: list[str] = []
+    for _ in range(2):
+        told = run("convert", "parquet", path, tmp_path / "set", *options)
+        hint = re.search(r"(--field \w+=json) keeps missing elements", told.err)
+        assert hint, told.err
+        options += hint[1].split()
+    told = run("convert", "parquet", path, tmp_path / "set", *options)
+    assert told.code == 0, told.err
+    data = brand.BrandDataset(tmp_path / "set")
+    assert [{name: data[n][name] for name in rows[0]} for n in range(2)] == rows
+
+
+def test_lists_of_files_with_missing_elements_name_a_way(tmp_path: Path) -> None:
+    """An image that is missing in a list cannot be stored; `pack` takes what is left."""
+    rows = [{"images": [None, {"bytes": png(2, 2, 1), "path": None}]}]
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", pyarrow.list_(FILE))]))
+    with pytest.raises(SourceError, match=r"element 0: .*A list of files has no missing elements: brand\.pack takes"):
+        convert("parquet", path, tmp_path / "set")
+
+
+def test_paths_without_files_in_parquet_are_told(tmp_path: Path) -> None:
+    """Lists of structs with a path and no bytes: the hint helps, as `datasets.save_to_disk` embeds the files."""
+    rows = [{"images": [{"bytes": None, "path": "a.png"}]}]
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", pyarrow.list_(FILE))]))
+    with pytest.raises(UsageError, match="'images' holds the paths of files, and not the files") as failed:
+        convert("parquet", path, tmp_path / "set")
+    assert "--field images=list[image]" not in str(failed.value)
+
+
+def test_an_absolute_path_below_the_folder_is_read(named: Path) -> None:
+    """Another one is refused, and so is a URL, by its name."""
+    inside = str(named / "img" / "0.png")
+    path = write_lines(named, [{"image": inside}, {"image": [inside, "img/1.png"]}])
+    data, _ = convert("jsonl", path, named / "set", codecs={"image": "list[image]"})
+    assert [data[n]["image"] for n in range(2)] == [[png(1, 2, 0)], [png(1, 2, 0), png(2, 2, 1)]]
+    for bad, why in {
+        "/etc/hostname": "which is not below the folder",
+        str(named / "img" / ".." / ".." / "x"): "which is not below the folder",
+        "https://example.org/a.png": "'https://example.org/a.png' is a URL, and URLs are not downloaded",
+    }.items():
+        path = write_lines(named, [{"image": bad}])
+        with pytest.raises(SourceError, match=why):
+            convert("jsonl", path, named / "other", codecs={"image": "list[image]"})

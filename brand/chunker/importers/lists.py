@@ -8,9 +8,10 @@ the source (`with_files`); a text in place of a list is a list of one file.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from brand.chunker.importers.objects import SourcePath
@@ -37,6 +38,11 @@ def codec_of_files(column: str, rows: Sequence[Any], *, chosen: bool) -> str:
         return f"list[{known.pop()}]"
     if chosen:
         return "json"
+    if not kinds and any(isinstance(file, Mapping) and file["path"] for row in rows if row for file in row):
+        raise UsageError(
+            f"column {column!r} holds the paths of files, and not the files: load it with `datasets`, and save_to_disk"
+            " embeds the files for `brand convert hf`; or leave it out with --columns"
+        )
     what = (
         "both images and audio"
         if known
@@ -120,11 +126,15 @@ def _contents(value: Any, folder: SourcePath) -> Any:
         return [_contents(each, folder) for each in value]
     if not isinstance(value, str):
         return value
-    path = PurePosixPath(value)
-    if path.is_absolute() or ".." in path.parts:
+    if "://" in value:
+        raise ValueError(f"{value!r} is a URL, and URLs are not downloaded")
+    path = value
+    if os.path.isabs(value) and isinstance(folder, Path):
+        path = os.path.relpath(value, folder.absolute())
+    if os.path.isabs(path) or ".." in PurePosixPath(value).parts + PurePosixPath(path).parts:
         raise ValueError(f"it names the file {value!r}, which is not below the folder")
     try:
-        return (folder / value).read_bytes()
+        return (folder / path).read_bytes()
     except OSError as error:
         raise ValueError(f"{folder / value}: {error.strerror or error}") from error
 
@@ -140,7 +150,7 @@ def about_names(fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str]
 
     `fields` has the column, name and codec of each field. Rows with an offset mean parts of recordings.
     """
-    segments = any(column == "offset" for column, _, _ in fields)
+    segments = isinstance(table, Path) and any(column == "offset" for column, _, _ in fields)
     for column, name, codec in fields:
         kind = _kind_of_named(texts.get(column, ""), table.parent) if codec in ("str", "json", "audio") else ""
         told = printable(texts.get(column, ""))
@@ -150,7 +160,7 @@ def about_names(fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str]
                 f"column {printable(column)!r} names recordings such as {told}, of which a row with an offset means a"
             )
             folder, manifest = shlex.quote(str(table.parent)), shlex.quote(str(table))
-            yield f"{names} part, and {what}: `brand convert audio {folder} DST --transcripts {manifest}` cuts the parts"
+            yield f"{names} part, and {what}: `brand convert audio {folder} DST --transcripts {manifest}` cuts them"
         elif kind and codec != "audio":
             option = shlex.quote(f"{name}={f'list[{kind}]' if codec == 'json' else kind}")
             yield f"column {printable(column)!r} names files, such as {told}: --field {option} stores their contents"

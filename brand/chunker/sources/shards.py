@@ -337,9 +337,14 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
 def hint_for(source: Shards, block: Block) -> str:
     """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
-        if block.columns[name][0] is None and codec != "json":
-            value = "[]" if codec in ELEMENTS else "VALUE"
-            return f"--null {shlex.quote(f'{name}={value}')} replaces each missing value"
+        value = block.columns[name][0]
+        if value is None and codec != "json":
+            missing = "[]" if codec in ELEMENTS else "VALUE"
+            return f"--null {shlex.quote(f'{name}={missing}')} replaces each missing value"
+        if codec in ELEMENTS and isinstance(value, list) and any(item is None for item in value):
+            if ELEMENTS[codec] in ("image", "audio"):
+                return "A list of files has no missing elements: brand.pack takes rows without them"
+            return f"--field {name}=json keeps missing elements"
     return "--field NAME=CODEC stores a field with another codec"
 
 
