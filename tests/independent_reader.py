@@ -58,7 +58,7 @@ def value(codec: str, payload: bytes) -> Any:
     if codec == "ndarray":
         shape = struct.unpack_from(f"<{payload[1]}I", payload, 2)
         dtype = np.dtype(DTYPES[payload[0] - 1]).newbyteorder("<")
-        return np.frombuffer(payload[2 + 4 * payload[1] :], dtype).reshape(shape)
+        return np.frombuffer(payload[2 + 4 * payload[1] :], dtype).reshape(shape).copy()
     if codec in ("list[int]", "list[float]"):
         return np.frombuffer(payload, "<i8" if codec == "list[int]" else "<f8").tolist()
     if codec.startswith("list["):

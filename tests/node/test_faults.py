@@ -265,7 +265,8 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
             assert first.process.wait(LIMIT_S) != 0
             done = second.text.count("right")
             wait_until(lambda: second.text.count("right") > done + 1, "the second goes on")
-            assert servers_of(texts) == [first.server]
+            # A server that a training has started on a busy machine while this one was slow to answer ends by itself.
+            wait_until(lambda: servers_of(texts) == [first.server], "there is the one server")
 
 
 @pytest.mark.slow
