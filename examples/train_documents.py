@@ -1,7 +1,7 @@
 """Train a small vision-language model on documents with any number of images between their texts.
 
     python examples/data/published.py data llava cauldron
-    brand convert jsonl data/llava/conversations.json llava.brand --field image=list[image] --null image=[]
+    brand convert jsonl data/llava/conversations.json llava.brand --field 'image=list[image]' --null 'image=[]'
     python examples/train_documents.py llava.brand image conversations
     brand convert parquet data/cauldron cauldron.brand
     python examples/train_documents.py cauldron.brand images texts

@@ -482,3 +482,13 @@ def test_an_absolute_path_below_the_folder_is_read(named: Path) -> None:
         path = write_lines(named, [{"image": bad}])
         with pytest.raises(SourceError, match=why):
             convert("jsonl", path, named / "other", codecs={"image": "list[image]"})
+
+
+def test_names_that_the_user_wants_as_texts_are_not_told(named: Path) -> None:
+    """With `--field file=str`, and in a table beside a folder, whose names find the files."""
+    (named / "img" / "metadata.jsonl").write_text("".join(f'{{"file_name": "{n}.png", "n": {n}}}\n' for n in range(3)))
+    told = run("convert", "images", named / "img", named / "pictures", "--json")
+    assert [note for note in told.json["notes"] if "names" in note] == []
+    path = write_lines(named, [{"file": "img/0.png"}])
+    told = run("convert", "jsonl", path, named / "set", "--json", "--field", "file=str")
+    assert [note for note in told.json["notes"] if "names" in note] == []

@@ -50,7 +50,7 @@ class Csv(Shards):
         notes = [
             *_without_header(self._files[0].name, self._header),
             *self._fields.renamed,
-            *about_names(self._fields.pairs, texts, self._files[0].path),
+            *about_names(self._fields.pairs, texts, self._files[0].path, choice.codecs),
         ]
         super().__init__(shards, self._fields.schema, told, notes)
 

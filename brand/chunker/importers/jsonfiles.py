@@ -73,7 +73,7 @@ class JsonLines(Shards):
         shards = (Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches)
         notes = [
             *self._fields.renamed,
-            *about_names(self._fields.pairs, first.texts, files[0].path),
+            *about_names(self._fields.pairs, first.texts, files[0].path, choice.codecs),
             *_about_one_object(files[0], first.alone),
         ]
         super().__init__(shards, self._fields.schema, self._fields.choice, notes)

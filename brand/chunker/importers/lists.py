@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -145,22 +145,26 @@ def first_text(value: Any) -> str:
     return first if isinstance(first, str) else ""
 
 
-def about_names(fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str], table: SourcePath) -> Iterator[str]:
+def about_names(
+    fields: Sequence[tuple[str, str, str]], texts: Mapping[str, str], table: SourcePath, chosen: Container[str]
+) -> Iterator[str]:
     """Yield a note for each column whose first text is the path of an image or audio file next to `table`.
 
-    `fields` has the column, name and codec of each field. Rows with an offset mean parts of recordings.
+    `fields` has the column, name and codec of each field; the user has chosen the codecs of the columns or fields
+    `chosen`. Rows with an offset mean parts of recordings.
     """
     segments = isinstance(table, Path) and any(column == "offset" for column, _, _ in fields)
     for column, name, codec in fields:
-        kind = _kind_of_named(texts.get(column, ""), table.parent) if codec in ("str", "json", "audio") else ""
+        may_name = codec == "audio" or (codec in ("str", "json") and not (column in chosen or name in chosen))
+        kind = _kind_of_named(texts.get(column, ""), table.parent) if may_name else ""
         told = printable(texts.get(column, ""))
         if kind == "audio" and segments:
             what = "each sample holds a whole recording" if codec == "audio" else "the names alone are stored"
-            names = (
-                f"column {printable(column)!r} names recordings such as {told}, of which a row with an offset means a"
-            )
             folder, manifest = shlex.quote(str(table.parent)), shlex.quote(str(table))
-            yield f"{names} part, and {what}: `brand convert audio {folder} DST --transcripts {manifest}` cuts them"
+            yield (
+                f"column {printable(column)!r} names recordings such as {told}, of which a row with an offset means a"
+                f" part, and {what}: `brand convert audio {folder} DST --transcripts {manifest}` cuts them"
+            )
         elif kind and codec != "audio":
             option = shlex.quote(f"{name}={f'list[{kind}]' if codec == 'json' else kind}")
             yield f"column {printable(column)!r} names files, such as {told}: --field {option} stores their contents"
