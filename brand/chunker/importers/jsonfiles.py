@@ -55,6 +55,14 @@ class _FirstRows:
     alone: Mapping[str, Any] | None = None
     """The object of a file that holds no other one, if it is the only file."""
 
+    def add(self, row: Mapping[str, Any], where: str, *, alone: bool) -> None:
+        """Add the next sample. `alone` is whether none was added before, and no other file is there."""
+        self.alone = row if alone else None
+        for name, value in row.items():
+            self.kinds.setdefault(name, {}).setdefault(kind_of_value(value), where)
+            if not self.texts.get(name):
+                self.texts[name] = first_text(value)
+
 
 class JsonLines(Shards):
     """Files of JSON objects."""
@@ -145,7 +153,6 @@ class JsonLines(Shards):
         Raises `UsageError` if the values of a column have no common codec, `SourceError` if there are no samples.
         """
         first = _FirstRows()
-        found = first.kinds
         step, refused = max(1, len(files) // OTHERS), ""
         for file in [files[0], *files[1::step]]:
             word = "line" if self._lined[file.path] else "item"
@@ -154,19 +161,15 @@ class JsonLines(Shards):
                 if isinstance(row, str):
                     refused = refused or f"{file.name}: {word} {place}: {row}"
                     continue
-                first.alone = row if place == 1 and len(files) == 1 else None
-                for name, value in row.items():
-                    found.setdefault(name, {}).setdefault(kind_of_value(value), f"{file.name}, {word} {place}")
-                    if not first.texts.get(name):
-                        first.texts[name] = first_text(value)
-        if not found:
+                first.add(row, f"{file.name}, {word} {place}", alone=place == 1 and len(files) == 1)
+        if not first.kinds:
             what = (
                 f"none of its first lines is a sample. {refused}"
                 if refused
                 else "there are no samples: every file is empty"
             )
             raise SourceError(files[0].name, what)
-        for name, kinds in found.items():
+        for name, kinds in first.kinds.items():
             if common_codec(kinds) is None and is_read(name, choice):
                 _check_chosen(name, kinds, choice)
         return first
