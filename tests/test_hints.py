@@ -165,6 +165,27 @@ def test_a_table_next_to_a_folder_of_images_is_no_table_of_transcripts(tmp_path:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "annotates"),
+    [
+        ("annotations/instances_train2017.json", True), ("_annotations.coco.json", True), ("Annotations/a.xml", True),
+        ("labels/train/a1.txt", True), ("list_attr_celeba.csv", True), ("train_labels.txt", True),
+        ("notes.txt", False), ("README.md", False), ("LICENSE", False),
+    ],
+)  # fmt: skip
+def test_annotations_are_not_left_out_for_a_hint(name: str, annotates: bool, tmp_path: Path) -> None:
+    """Boxes and labels next to images are what the training needs: the message names the ways to keep them."""
+    pictures(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("0 0.5 0.5 0.2 0.2\n")
+    told = brand("convert", "images", tmp_path, tmp_path.parent / f"{tmp_path.name}.brand", "--no-labels")
+    assert told.code == 1
+    assert ("brand.pack takes any annotations (docs/guides/detection-and-segmentation.md)" in told.err) == annotates
+    assert told.err.strip().endswith("leaves such files out and lists them" + ", with what they say" * annotates), (
+        told.err
+    )
+
+
 def test_a_folder_of_one_split_names_the_option(tmp_path: Path) -> None:
     """LibriSpeech's top folder holds one split if one was downloaded."""
     chapter = tmp_path / "LibriSpeech" / "dev-clean" / "84" / "121123"
