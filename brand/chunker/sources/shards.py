@@ -12,6 +12,7 @@ second stage is that of every conversion: it reads the parts as one source (`spo
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -334,8 +335,14 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
 def hint_for(source: Shards, block: Block, reason: str) -> str:
     """Return advice for a single sample that does not fit the schema, for this reason."""
     for name, codec in source.schema.fields:
-        if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE replaces each missing value"
+        value = block.columns[name][0]
+        if value is None and codec != "json":
+            missing = "[]" if codec in ELEMENTS else "VALUE"
+            return f"--null {shlex.quote(f'{name}={missing}')} replaces each missing value"
+        if codec in ELEMENTS and isinstance(value, list) and any(item is None for item in value):
+            if ELEMENTS[codec] in ("image", "audio"):
+                return "A list of files has no missing elements: brand.pack takes rows without them"
+            return f"--field {name}=json keeps missing elements"
     if ("label", "int") in source.schema.fields and isinstance(block.columns["label"][0], str) and not source.numbers:
         return "--field label=str --classes FILE numbers texts by a list of names"
     if "JSON has no" in reason:  # no other codec holds such a value, either
