@@ -367,3 +367,56 @@ def rise(case: str, folder: Path) -> int:
 def test_large_samples_are_converted_in_little_memory(case: str, tmp_path: Path) -> None:
     """The peak rises by less than the limit."""
     assert rise(case, tmp_path) < LIMIT
+
+
+def _filled_again(kind: str) -> Iterator[dict[str, Any]]:
+    """Samples 0 to 19, in one memory."""
+    array, sample, view, listed = np.zeros(3, np.int16), dict[str, Any](), bytearray(3), [0]
+    for number in range(20):
+        array[:], view[:], listed[0] = number, bytes([number] * 3), number
+        if kind == "one dict":
+            sample["x"] = number
+            yield sample
+        elif kind == "one dict of new arrays":
+            sample["x"] = array.copy()
+            yield sample
+        else:
+            yield {"x": {
+                "one array": array,
+                "views of one array": array[:],
+                "one bytearray": view,
+                "views of one bytearray": memoryview(view),
+                "one list": listed,
+            }[kind]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [
+        ("one dict", "int"),
+        ("one dict of new arrays", "ndarray"),
+        ("one array", "ndarray"),
+        ("views of one array", "ndarray"),
+        ("one bytearray", "bytes"),
+        ("views of one bytearray", "bytes"),
+        ("one list", "json"),
+        ("one list", "list[int]"),
+    ],
+)
+def test_a_generator_may_fill_one_memory_again_and_again(kind: str, codec: str) -> None:
+    """Each sample is stored as it was when it was given."""
+    schema = Schema.parse({"x": codec})
+    stored = [record for block in encoded(_filled_again(kind), schema) for record in block]
+    expected = []
+    for sample in _filled_again(kind):
+        expected += list(encode_records(schema, [sample], [0]))
+    assert stored == expected
+    assert len(set(stored)) == 20
+
+
+def test_samples_with_memory_of_their_own_are_encoded_together() -> None:
+    """After the second one; also if they are views of one memory, or share a text."""
+    memory = np.zeros(5000, np.int16)
+    schema = Schema.parse({"x": "ndarray", "t": "str", "n": "int"})
+    samples = ({"x": memory[i : i + 9], "t": "text", "n": 7} for i in range(2000))
+    assert [len(block) for block in encoded(samples, schema)] == [1, 1, 1024, 974]

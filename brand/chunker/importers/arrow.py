@@ -38,11 +38,13 @@ from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
+from brand.formats.values import LARGE
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
 _NUMBERS: Final = ("int", "ndarray", "json")
+_CONTENTS: Final = ("bytes", "image", "audio")
 """Codecs that keep the numbers of classes."""
 _LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
@@ -135,6 +137,8 @@ def _is_file(kind: Any) -> bool:
 def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     """Return the values of a column for a field of this codec."""
     column = _plain(column)
+    if codec in _CONTENTS and layout in ("file", "plain") and (views := _views(column, layout)) is not None:
+        return views
     if layout == "file" and codec != "json":
         return list(map(_content, column.to_pylist()))
     if layout == "files" and codec != "json":
@@ -253,6 +257,21 @@ def _content(file: Mapping[str, Any] | None) -> Any:
     A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
     """
     return file and (file["path"] if file["bytes"] is None else file["bytes"])
+
+
+def _views(column: Any, layout: str) -> list[memoryview] | None:
+    """Return large binary values as views of Arrow's memory: a copy takes as long as it takes to read them.
+
+    None if they are small, if one is missing, or if the type is another one.
+    """
+    library = arrow()
+    if layout == "file":
+        column = dict(zip((field.name for field in column.type), column.flatten(), strict=True))["bytes"]
+    if not (library.types.is_binary(column.type) or library.types.is_large_binary(column.type)) or column.null_count:
+        return None
+    if not len(column) or value_bytes(column).mean() < LARGE:
+        return None
+    return [memoryview(value.as_buffer()).cast("B") for value in column]
 
 
 def _listed_arrays(column: Any) -> list[Any]:
