@@ -274,6 +274,34 @@ def _views(column: Any, layout: str) -> list[memoryview] | None:
     return [memoryview(value.as_buffer()).cast("B") for value in column]
 
 
+def is_made(schema: Any, leaf: str) -> bool:
+    """Whether `array_of` makes the values of a leaf of a Parquet file, such as `image` or `image.bytes`."""
+    name, _, child = leaf.partition(".")
+    found = [field.type for field in schema if field.name == name]
+    if child and found:
+        kind = found[0]
+        if not arrow().types.is_struct(kind) or not _is_file(kind) or child != "bytes":
+            return False
+        found = [kind.field("bytes").type]
+    types = arrow().types
+    return len(found) == 1 and any(
+        check(found[0]) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    )
+
+
+def array_of(kind: Any, values: Sequence[bytes | memoryview | None], beside: Any) -> Any:
+    """Return an array of this type; of a struct, `beside` has the other children."""
+    library = arrow()
+    contents = kind.field("bytes").type if library.types.is_struct(kind) else kind
+    large = library.types.is_large_binary(contents) or library.types.is_large_string(contents)
+    made = library.array(values, library.large_binary() if large else library.binary()).view(contents)
+    if not library.types.is_struct(kind):
+        return made
+    parts = {field.name: part for field, part in zip(beside.type, beside.flatten(), strict=True)} | {"bytes": made}
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return library.StructArray.from_arrays([parts[f.name] for f in fields], fields=fields, mask=beside.is_null())
+
+
 def _listed_arrays(column: Any) -> list[Any]:
     """Return lists of lists of numbers as lists of arrays of the column's dtype; other lists as they are."""
     kind = column.type
@@ -312,6 +340,9 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
         return value_bytes(column.storage)
     if types.is_struct(kind):
         return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
+    if types.is_dictionary(kind):
+        places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return value_bytes(column.dictionary)[places] if len(column.dictionary) else np.zeros(len(column), np.int64)
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
         lengths = arrow().compute.list_value_length(column)
@@ -321,8 +352,7 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
     elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
         lengths = arrow().compute.binary_length(column)
     if lengths is None:
-        mean = 0 if types.is_dictionary(kind) else column.nbytes // max(1, len(column))
-        return np.full(len(column), mean, np.int64)
+        return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)
     sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return width * sizes
 

@@ -231,7 +231,7 @@ def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterat
     """
     suffix = path.suffix if packed is None else packed
     try:
-        with path.open("rb", buffering=BUFFER_BYTES) as file, _unpacked(suffix, file) as stream:
+        with path.open("rb", buffering=BUFFER_BYTES) as file, unpacked(suffix, file) as stream:
             yield stream
     except BrandError:
         raise
@@ -242,7 +242,8 @@ def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterat
         raise SourceError(name, f"{what}: {cause_of(error)}") from error
 
 
-def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
+def unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
+    """Return the stream of the decompressed contents of a file, as its name ends in `suffix`."""
     if suffix in (".gz", ".tgz"):
         return gzip.open(file)
     if suffix == ".bz2":
