@@ -308,12 +308,12 @@ def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
         for called, value in zip(block.called, block.columns[name], strict=True):
             listed = kind != codec and isinstance(value, list | tuple)
             for position, data in enumerate(value if listed else (value,)):
-                if isinstance(data, bytes) and (why := _why_unusable(kind, data, validate=validate)):
+                if isinstance(data, bytes | memoryview) and (why := _why_unusable(kind, data, validate=validate)):
                     where = f"element {position}: " if listed else ""
                     raise SchemaError(f"{called}, field {name!r} ({codec}): {where}{why}")
 
 
-def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
+def _why_unusable(codec: str, data: bytes | memoryview, *, validate: bool) -> str:
     """Return in words why these bytes are no file of an image or audio field; empty if they are."""
     if not data:
         return "its contents are empty"
