@@ -43,9 +43,10 @@ from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pages import PagePool
 from brand.node.memory.residents import Residents
-from brand.node.serve.clients import Clients, Lifetime
+from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.gauges import Gauges
+from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests, Served
 from brand.node.serve.troubles import Troubles
