@@ -20,8 +20,9 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 from brand.cluster.launcher import Start
-from brand.cluster.serving import Say, everybody
+from brand.cluster.serving import DRAIN, Say, everybody
 from brand.errors import ServerError, counted
+from brand.node.serve.server import DRAIN_S
 from brand.node.wire.connection import PREFIX
 from brand.reprs import Reprs
 
@@ -30,6 +31,8 @@ READY_LIMIT_S: Final = 60.0
 END_LIMIT_S: Final = 15.0
 """Seconds that all nodes together may take to end."""
 KILL_LIMIT_S: Final = 5.0
+DRAIN_LIMIT_S: Final = DRAIN_S + 2.0
+"""Seconds that all nodes together may take to end after their clients."""
 _LOOK_S: Final = 1.0
 """Maximum seconds that the loop sleeps: a signal that arrives just before it sleeps does not wake it."""
 _LAST_WORDS: Final = 100
@@ -116,6 +119,12 @@ class Child(Reprs, shows="node where _process.pid address met"):
         """Note that all nodes are connected if a line says so."""
         self.met = self.met or line == everybody
 
+    def drain(self) -> None:
+        """Have the node end after its clients."""
+        with suppress(BrokenPipeError, ValueError):  # `ValueError`: it was told to end
+            self._stdin.write(DRAIN)
+            self._stdin.flush()
+
     def end(self) -> None:
         """Close the process's standard input, which stops the node."""
         with suppress(BrokenPipeError):
@@ -150,7 +159,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
         self._running: list[Child] = []
-        self._ready = self._stopped = False
+        self._ready = self._stopped = self._drains = False
         self._failure: str | None = None
         self._lost: list[str] = []
         """Texts about nodes that ended while the other nodes continued."""
@@ -171,8 +180,15 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
 
     def stop(self) -> None:
         """End `run`, from a signal handler."""
+        self._drains = False
         with suppress(OSError):
             self._stop_start.send(b"x")
+
+    def drain(self) -> None:
+        """End `run`, from a signal handler, once the nodes have ended after their clients; a second call ends it now."""
+        again = self._drains
+        self.stop()
+        self._drains = not again
 
     def close(self) -> None:
         for child in self._children:
@@ -269,10 +285,17 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         )
 
     def _end_all(self) -> None:
-        """Stop all running nodes at once. The last lines of a node are shown only if it fails."""
+        """Stop all running nodes. The last lines of a node are shown only if it fails."""
         self._stopped = True
+        when = " after their clients" if self._drains and self._ready else ""
         if self._running:
-            self._say(f"stopping {counted(len(self._running), 'node')}")
+            self._say(f"stopping {counted(len(self._running), 'node')}{when}")
+        if when:
+            for child in self._running:
+                child.drain()
+            end_s = time.monotonic() + DRAIN_LIMIT_S
+            while self._running and self._drains and (left_s := end_s - time.monotonic()) > 0:
+                self._step(left_s)
         for child in self._children:
             child.end()
         for how, limit_s in ((signal.SIGTERM, END_LIMIT_S), (signal.SIGKILL, KILL_LIMIT_S)):

@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brand.node.serve import lifetime, requests
+from brand.node.serve.lifetime import owner_here
+from brand.testing.node import running_server
 from tests.sandbox import OTHER_PROC, PROCESS_ONE, environment, needs_namespaces, without
-from tests.support import LIMIT_S
+from tests.support import LIMIT_S, wait_until
 
 TRAINING = '''
 import json, os, sys
@@ -69,3 +74,91 @@ def test_a_training_that_is_process_1(texts: Path, tmp_path: Path, command: tupl
     assert outside["pid"] != 1
     for name in ("found", "direct", "problems"):
         assert inside[name] == outside[name]
+
+
+ATTACHED = '''
+import os, sys
+import numpy as np
+from brand.node.client.client import Client
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.drawing import Announcement
+from brand.storage.dataset.dataset import StoredDataSet
+from tests.made_orders import order_of
+from tests.node.training import draw_all
+
+data = StoredDataSet(sys.argv[1])
+node = Client(ServerSpec(str(data.path), sys.argv[2], 0.3), data.id, data.mean_bytes, "run", attach=True)
+order = order_of(data.path)
+node.begin(order, 1, Announcement(0))
+assert draw_all(node, order, 0, np.arange(90), owner=os.getpid()) == order.plan(0).sample_of[:90].tolist()
+print(os.getpid(), flush=True)
+input()
+'''
+
+
+def attached(command: tuple[str, ...], data: Path, folder: Path, address: str) -> subprocess.Popen[str]:
+    """A process that has fetched from a server at this address, and ends with its standard input."""
+    script = folder / "attached.py"
+    script.write_text(ATTACHED)
+    run = [*command, sys.executable, str(script), str(data), address]
+    return subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+
+
+def test_a_server_lives_as_long_as_a_client_of_another_container(texts: Path, tmp_path: Path) -> None:
+    """The client is process 1 of its PID namespace and shares the network: its number here is another one."""
+    needs_namespaces()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first, running_server(texts, owners=(first.pid,)) as server:
+        with attached(PROCESS_ONE, texts, tmp_path, server.address) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "1\n"
+            first.kill()
+            first.wait()
+            for _ in range(20):
+                time.sleep(0.05)
+                assert server.facts()["clients"] >= 1
+            client.communicate("\n")
+        wait_until(lambda: not server.thread.is_alive(), "it ends with its last client")
+
+
+def test_a_server_in_a_container_whose_client_it_cannot_see(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells no number of the client: the server lives as long as the connection, and a while."""
+    monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
+    monkeypatch.setattr(requests, "peer", lambda _: (0, os.getuid()))
+    monkeypatch.setattr(requests, "pid_namespace", lambda: 1)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first, running_server(texts, owners=(first.pid,)) as server:
+        with attached((), texts, tmp_path, server.address) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline()
+            first.kill()
+            first.wait()
+            for _ in range(20):
+                time.sleep(0.05)
+                assert server.facts()["clients"] >= 1
+            client.communicate("\n")
+        wait_until(lambda: not server.thread.is_alive(), "it ends after its last client")
+
+
+def test_two_containers_share_a_server(texts: Path, tmp_path: Path) -> None:
+    """Both trainings are process 1: they are two, and neither skips samples."""
+    needs_namespaces()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda n: train(PROCESS_ONE, texts, made(tmp_path / str(n)), server="common"), range(2)))
+    assert [each["pid"] for each in found] == [1, 1]
+    assert sorted(found[0]["found"]) == sorted(found[1]["found"]) == sorted(2 * list(range(1200)))
+    assert not any(each["problems"] for each in found)
+
+
+def made(folder: Path) -> Path:
+    """A new folder."""
+    folder.mkdir()
+    return folder
+
+
+def test_whose_numbers_name_the_owner() -> None:
+    """The number in the message counts in this namespace only; elsewhere the kernel's number of the client does."""
+    assert owner_here(1, 7, 4242, 8) == 4242
+    assert owner_here(1, 7, 0, 8) == 0
+    assert owner_here(1, 8, 4242, 8) == 1
+    assert owner_here(1, 0, 4242, 8) == owner_here(1, 0, 4242, 0) == 4242

@@ -77,6 +77,11 @@ class Clients(Reprs, shows="_channels _numbers"):
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
 
+    @property
+    def fetch(self) -> bool:
+        """Whether clients are connected that may fetch, and do not just look."""
+        return any(channel.drawer is not None for channel in self)
+
     def fetching_processes(self) -> set[int]:
         """Return the ids of the processes that fetch: of ranks, and of workers of a `DataLoader`."""
         found = {peer(channel.socket)[0] for channel in self if channel.drawer is not None}
