@@ -234,7 +234,7 @@ def _end_servers() -> None:
         if isinstance(found, BrandDataset) and not found._source.port.resolver.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):
                 if facts := found.stats():
-                    os.kill(facts["process"], signal.SIGTERM)
+                    os.kill(facts["process"], signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -78,8 +78,10 @@ class Child(Reprs, shows="node where _process.pid address met"):
         self._stdin, self._outputs = stdin, (stdout, stderr)
         self.pipes = {output.fileno(): LineBuffer() for output in self._outputs}
         """Unfinished lines of its output, by descriptor."""
-        self.life = os.pidfd_open(self._process.pid)
-        """Readable when the process has ended."""
+        self.life: int | None = None
+        """A descriptor that is readable when the process has ended; None if this sandbox refuses it."""
+        with suppress(OSError):
+            self.life = os.pidfd_open(self._process.pid)
         for descriptor in self.pipes:
             os.set_blocking(descriptor, False)
         with suppress(BrokenPipeError):  # the process has ended, and its output has the reason
@@ -88,6 +90,10 @@ class Child(Reprs, shows="node where _process.pid address met"):
 
     def __str__(self) -> str:
         return f"node {self.node} at {self.where}"
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     @property
     def code(self) -> int:
@@ -143,7 +149,8 @@ class Child(Reprs, shows="node where _process.pid address met"):
             self._process.wait(KILL_LIMIT_S)
         for output in self._outputs:
             output.close()
-        os.close(self.life)
+        if self.life is not None:
+            os.close(self.life)
 
 
 class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
@@ -209,7 +216,8 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._selector.register(
                 descriptor, selectors.EVENT_READ, lambda descriptor=descriptor: self._read(child, descriptor)
             )
-        self._selector.register(child.life, selectors.EVENT_READ, lambda: self._ended(child))
+        if child.life is not None:
+            self._selector.register(child.life, selectors.EVENT_READ, lambda: self._ended(child))
 
     def _watch(self, starts: Sequence[Start]) -> None:
         end_s = time.monotonic() + READY_LIMIT_S
@@ -226,8 +234,10 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._step(_LOOK_S if left_s is None else min(_LOOK_S, left_s))
 
     def _step(self, limit_s: float) -> None:
-        for key, _ in self._selector.select(limit_s):
+        for key, _ in self._selector.select(min(limit_s, _LOOK_S)):
             key.data()
+        for child in [child for child in self._running if child.life is None and child.ended]:
+            self._ended(child)
 
     def _read(self, child: Child, descriptor: int) -> None:
         if descriptor not in child.pipes:  # it was read to its end when the process ended, a moment ago
@@ -253,7 +263,8 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         """Record that a process has ended, after its last output is read."""
         for descriptor in list(child.pipes):
             self._read(child, descriptor)
-        self._selector.unregister(child.life)
+        if child.life is not None:
+            self._selector.unregister(child.life)
         self._running.remove(child)
         if child.code != 0:
             while child.last_words:

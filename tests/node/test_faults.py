@@ -137,7 +137,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         started.close()
         for process in servers_of(path):
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+                os.kill(process, signal.SIGKILL)
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
@@ -227,7 +227,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     finally:
         server = data_set.stats()["process"]
         data_set._source.port.client.close()
-        os.kill(server, signal.SIGTERM)
+        os.kill(server, signal.SIGKILL)
     wait_until(lambda: not running(server), "it has ended")
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brand import anonymous
+from brand.node.client.connector import look_at
+from brand.node.memory.arena import Arena
 from brand.node.serve import lifetime, requests
 from brand.node.serve.lifetime import owner_here
 from brand.testing.node import running_server
+from brand.formats.preparation import DecodeImage
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.node.support import servers_of
 from tests.sandbox import OTHER_PROC, PROCESS_ONE, environment, needs_namespaces, without
 from tests.support import LIMIT_S, wait_until
 
@@ -162,3 +172,73 @@ def test_whose_numbers_name_the_owner() -> None:
     assert owner_here(1, 7, 0, 8) == 0
     assert owner_here(1, 8, 4242, 8) == 1
     assert owner_here(1, 0, 4242, 8) == owner_here(1, 0, 4242, 0) == 4242
+
+
+REFUSED = {
+    "pidfd": {"pidfd_open": "EPERM"},
+    "memfd": {"memfd_create": "ENOSYS"},
+    "both": {"pidfd_open": "ENOSYS", "memfd_create": "EPERM"},
+}
+
+
+@pytest.mark.parametrize("how", ["loader", "2:fork", pytest.param("2:spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+def test_a_training_whose_sandbox_refuses_calls(
+    texts: Path, tmp_path: Path, refused: dict[str, str], how: str
+) -> None:
+    """As gVisor and old container runtimes do. The order and the samples are the same, and the server ends after it."""
+    command, before = without(**refused), set(servers_of(texts))
+    found, wanted = train(command, texts, tmp_path, how), train((), texts, tmp_path, how)
+    for name in ("found", "direct", "problems"):
+        assert found[name] == wanted[name]
+    wait_until(lambda: set(servers_of(texts)) <= before, "its server ends")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+def test_nodes_and_decode_workers_in_a_sandbox(photos_set: Path, refused: dict[str, str]) -> None:
+    """`brand launch` notices that a node has ended; the decode workers decode."""
+    run = [*without(**refused), sys.executable, "-m", "brand", "launch", str(photos_set), "--local", "2"]
+    run += ["--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1"]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        addresses = process.stdout.readline().split()
+        assert len(addresses) == 2, process.stderr.read()
+        processes = [look_at(address)["process"] for address in addresses]
+        os.kill(processes[1], signal.SIGKILL)
+        said = ""
+        while "continue without it" not in said:
+            said = process.stderr.readline()
+            assert said
+        ds = BrandDataset(photos_set, server=addresses[0], decode={"image": DecodeImage(size=(16, 24))})
+        with closing(ds._source.port.client):
+            count = sum(len(batch["image"]) for batch in BrandLoader(ds, 4, sampler=BrandSampler(ds, num_replicas=1, rank=0)))
+            assert count == len(ds)
+            assert ds.stats()["decoding"]["decoded"] > 0
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 1
+
+
+def test_a_file_for_memory_where_there_is_no_memfd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed at once, with its space; another process gets a descriptor for reading. A full disk is an error now."""
+    monkeypatch.setattr(os, "memfd_create", refuse_call)
+    monkeypatch.setattr(anonymous, "SHARED_FILES", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    arena = Arena(4, 4096)
+    arena.pages[3] = 7
+    assert list(tmp_path.iterdir()) == []
+    assert os.fstat(arena.descriptor).st_blocks * 512 >= 4 * 4096
+    assert os.pread(arena.descriptor, 4096, 3 * 4096) == bytes([7]) * 4096
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pwrite(arena.descriptor, b"x", 0)
+    arena.close()
+    with pytest.raises(OSError, match="memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"):
+        Arena(1 << 38, 4096)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refuse_call(*_: object) -> int:
+    """As a filter of a container does."""
+    raise PermissionError(errno.EPERM, "Operation not permitted")
