@@ -19,7 +19,7 @@ import pytest
 
 import brand
 from brand.errors import ServerError
-from brand.node.serve import clients
+from brand.node.serve import lifetime
 from brand.node.wire.drawing import Announcement
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
@@ -137,7 +137,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         started.close()
         for process in servers_of(path):
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+                os.kill(process, signal.SIGKILL)
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
@@ -227,7 +227,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     finally:
         server = data_set.stats()["process"]
         data_set._source.port.client.close()
-        os.kill(server, signal.SIGTERM)
+        os.kill(server, signal.SIGKILL)
     wait_until(lambda: not running(server), "it has ended")
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
 @pytest.mark.slow
 def test_a_server_that_nobody_is_connected_to_ends(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner lives, and has dropped its data set: after `LINGER_S` it ends. One that nobody owns stays."""
-    monkeypatch.setattr(clients, "LINGER_S", 0.05)
+    monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
     with running_server(texts, owners=(os.getpid(),)) as owned, running_server(texts) as served:
         with greeted(owned.address, texts) as client:
             client.stats()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,11 +293,11 @@ def test_neither_opening_nor_sampling_starts_a_server(small: Path) -> None:
 
 
 @places.IN_A_FOLDER
-def test_without_memfd_exact_reads_work_and_a_draw_reads_directly(
+def test_without_passed_files_exact_reads_work_and_a_draw_reads_directly(
     small: Path, lies_in: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on macOS. The log says why, once for a data set."""
-    monkeypatch.delattr(os, "memfd_create")
+    """Where a server cannot pass its memory. The log says why, once for a data set."""
+    monkeypatch.delattr(socket, "SCM_RIGHTS")
     data_set = BrandDataset(small)
     assert records_of(DataLoader(data_set, 16, shuffle=False)) == SAMPLES
     assert records([data_set[-1]]) == SAMPLES[-1:]
@@ -306,7 +307,7 @@ def test_without_memfd_exact_reads_work_and_a_draw_reads_directly(
         assert sorted(records_of(loader)) == SAMPLES
     assert data_set.stats()["server"] == "none"
     assert [record.getMessage() for record in caplog.records] == [
-        "this system has no memfd_create, so no data server can run; samples are read one by one, which is slower"
+        "this system has no SCM_RIGHTS, so no data server can run; samples are read one by one, which is slower"
     ]
 
 
