@@ -25,6 +25,7 @@ from torch.utils.data import (
 )
 
 from brand.errors import ServerError, UsageError
+from brand.node.client.client import Client
 from brand.node.client.connector import look_at
 from brand.orders.base.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -227,8 +228,10 @@ def test_a_used_loader_may_be_dropped_and_its_sampler_used_again(small: Path) ->
 
 def nobody_listens(data_set: BrandDataset) -> bool:
     """Whether no server was started for a data set."""
+    client = data_set._source.port.client
+    assert isinstance(client, Client)
     try:
-        look_at(data_set._source.port.client.address)
+        look_at(client.address)
     except ServerError:
         return data_set.stats() == {}
     return False
