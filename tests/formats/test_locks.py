@@ -39,7 +39,7 @@ uses = {
     "delete": lambda: delete(at / "grown", NamedSamples(indices=[1])),
     "compact": lambda: compact(at / "deleted"),
     "redact": lambda: redact(at / "grown", NamedSamples(indices=[1]), at / "report.json"),
-    "cache": lambda: brand.BrandLoader(brand.BrandDataset(at / "set", cache=at / "cache"), batch_size=5),
+    "cache": lambda: list(brand.BrandLoader(brand.BrandDataset(at / "set", cache=at / "cache"), batch_size=5)),
 }
 told = {}
 for name, use in uses.items():

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from brand.errors import BrandError
+from brand.errors import BrandError, pack_error
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
@@ -68,7 +68,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
         _say({"there": True})  # another server was faster
         return
     except BrandError as error:
-        _say({"error": str(error)})
+        _say({"error": str(error), "raised": pack_error(error)})
         return
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     _say({"ready": True})

@@ -223,7 +223,7 @@ class CacheHome(Reprs, shows="shown lock"):
                     stack.callback(let_go, self.lock)
                     os.utime(self.lock)
             except OSError as error:
-                raise refused(self.shown, error) from None
+                raise refused(self.shown, error) from error
             self._closing = stack.pop_all()
 
     @property
