@@ -14,6 +14,8 @@ although the kernel may reclaim the page at any time. `gather` and `scatter` tou
 from __future__ import annotations
 
 import ctypes
+import errno
+import logging
 import mmap
 import os
 import threading
@@ -34,6 +36,9 @@ _PIECES: Final = 1024
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as pwritev(2) takes it."""
 
+NO_MAPS: Final = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Error numbers of mmap(2) on a file system that maps no files: some of FUSE, 9P, and network drives."""
+_log: Final = logging.getLogger("brand")
 WINDOW_BYTES: Final = 48 << 20
 """Bytes of a mapped array that are touched before they are released."""
 _DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
@@ -43,16 +48,31 @@ Indices = NDArray[np.integer[Any]]
 class ArrayFile:
     """An array of `length` elements that begins at byte `start` of an open file.
 
-    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. Errors name `path`, and
-    advise with `hint` how to repair a damaged file. Raises OSError or ValueError if the file cannot be mapped.
+    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. If its file system maps
+    no files, the array is read into memory. Errors name `path`, and advise with `hint` how to repair a damaged file.
+    Raises OSError or ValueError if the file cannot be mapped for another reason, and `FormatError`.
     """
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
         self._file = -1  # for `__del__`, if the next line fails
         self._file = os.dup(file)
-        self._mapping = mmap.mmap(self._file, start + length * dtype.itemsize, prot=mmap.PROT_READ)
-        self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data + start
+        try:
+            self._memory = np.frombuffer(mmap.mmap(self._file, start + self.nbytes, prot=mmap.PROT_READ), np.uint8)[
+                start:
+            ]
+        except OSError as error:
+            if error.errno not in NO_MAPS:
+                raise
+            self._memory = np.empty(self.nbytes, np.uint8)
+            self._fill(self._memory, 0)
+            _log.info("%s is read into memory (%d bytes): its file system cannot map files (mmap)", path, self.nbytes)
+        self._address = self._memory.ctypes.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._length * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self._length

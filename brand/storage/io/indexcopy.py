@@ -61,7 +61,11 @@ def copy_index(url: str) -> Path:
     home = user_cache("data-sets")
     with storage_errors(home, "cannot store the index in"):
         home.parent.mkdir(parents=True, exist_ok=True)
-        parent = open_given(str(home))
+        brands = open_given(str(home.parent))
+        try:
+            parent = open_own_folder(home.name, brands, str(home))
+        finally:
+            os.close(brands)
         name = f"{manifest.data_set_id.hex()}-{xxhash.xxh3_64_hexdigest(data)}"
         folder = home / name
         try:
