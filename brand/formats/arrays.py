@@ -20,6 +20,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -58,9 +59,8 @@ class ArrayFile:
         self._file = -1  # for `__del__`, if the next line fails
         self._file = os.dup(file)
         try:
-            self._memory = np.frombuffer(mmap.mmap(self._file, start + self.nbytes, prot=mmap.PROT_READ), np.uint8)[
-                start:
-            ]
+            mapping = mmap.mmap(self._file, start + self.nbytes, prot=mmap.PROT_READ)
+            self._memory = np.frombuffer(mapping, np.uint8)[start:]
         except OSError as error:
             if error.errno not in NO_MAPS:
                 raise
@@ -102,7 +102,7 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        landing = _thread_landing.get() if hasattr(os, "memfd_create") else None
+        landing = _thread_landing.get()
         if landing is not None and landing.copy_all(self._address, wanted, size, memory):
             return found
         for first in range(0, len(wanted), _PIECES):
@@ -150,16 +150,19 @@ class _Landing:
 
     def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
         """Copy any number of elements like `copy`, in one call of the core. Return False also without the core."""
-        if CORE is None:
+        if CORE is None or not self._reserve(size):
             return False
-        self._reserve(size)
         addresses = numbers * np.uint64(size) + np.uint64(address)
         copied: bool = CORE.copy_mapped(self._file, self._memory, addresses, np.full(len(numbers), size), out)
         return copied
 
     def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
-        """Copy elements of `size` bytes of the array at `address`. Return False if one of its pages is missing."""
-        self._reserve(size)
+        """Copy elements of `size` bytes of the array at `address`. Return False if one of its pages is missing.
+
+        Also if this process has no descriptor left for the memory.
+        """
+        if not self._reserve(size):
+            return False
         vector = self._vector[: len(numbers)]
         np.multiply(numbers, np.uint64(size), out=vector["base"])
         vector["base"] += np.uint64(address)
@@ -169,10 +172,14 @@ class _Landing:
         out[:] = self._memory[: len(out)]
         return True
 
-    def _reserve(self, size: int) -> None:
+    def _reserve(self, size: int) -> bool:
         if len(self._memory) < _PIECES * size:
-            os.ftruncate(self._file, _PIECES * size)
-            self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
+            try:
+                os.ftruncate(self._file, _PIECES * size)
+                self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
+            except OSError:
+                return False
+        return True
 
 
 @cache
@@ -186,9 +193,11 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
 class _ThreadLanding(threading.local):
     _landing: _Landing | None = None
 
-    def get(self) -> _Landing:
-        if self._landing is None:
-            self._landing = _Landing()
+    def get(self) -> _Landing | None:
+        """Return the memory; None if this process can have none: not Linux, a sandbox, or no descriptor left."""
+        if self._landing is None and hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                self._landing = _Landing()
         return self._landing
 
 

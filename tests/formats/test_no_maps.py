@@ -49,4 +49,4 @@ def test_an_index_that_cannot_be_mapped_is_read(tmp_path: Path, error: int) -> N
     assert run.stdout.startswith("read\n"), run.stderr
     if error == errno.ENODEV:
         assert "its file system cannot map files (mmap)" in run.stdout
-        assert "write to a folder of another file system" in run.stdout
+        assert "write to another file system" in run.stdout
