@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,19 @@ def test_a_full_disk_is_a_warning(some_set: Path, disk: Disk) -> None:
     told = train(some_set, disk.folder / "cache")
     assert (told.stdout, told.returncode) == ("20\n", 0), told.stderr
     assert "no space left on the device" in told.stderr
+
+
+def test_the_server_of_a_training_ends_before_it(some_set: Path) -> None:
+    """If memory runs out, the kernel ends the server, which is started again, and not the training."""
+    data = BrandDataset(some_set)
+    batches = iter(BrandLoader(data, batch_size=5))
+    next(batches)
+    own, server = (
+        int(Path(f"/proc/{process}/oom_score_adj").read_text()) for process in ("self", data.stats()["process"])
+    )
+    assert own < server == 800
+    os.kill(data.stats()["process"], signal.SIGKILL)
+    assert sum(len(batch["text"]) for batch in batches) == 15
 
 
 @pytest.mark.parametrize("bad", ["open", "file", "link", "missing"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
 
+log = logging.getLogger("brand")
+
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
     "server=, or give order='stripes'"
@@ -55,6 +58,8 @@ class DrawPort(Reprs, shows="name resolver"):
     def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`."""
         order, chosen = self._whole(seed), as_subset(self.data, subset)
+        if caution := order.policy.caution(order.chunk_size):
+            log.warning("%s", caution)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
         if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
