@@ -49,7 +49,7 @@ from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, companions_in, seal
 from brand.formats.noticed import COUNTED, Counts, added, has_media, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
-from brand.formats.record import Records, fixed_dtype
+from brand.formats.record import Records, column_dtype
 from brand.formats.values import Buffer, lengths
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
 from brand.printable import printable
@@ -217,7 +217,7 @@ def rewrite(
     """
     part, kept = new_id(data.id, left_out, dictionary), _places_left(data, left_out)
     header = replace(data.header, samples=len(kept))
-    columns = {name: data.column(name) for name, _ in header.schema.fixed}
+    columns = {name: data.stored_column(name) for name, _ in header.schema.columns}
     (out / "chunks").mkdir(parents=True)
     builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
     repack = _Repacker(data, header, dictionary)
@@ -241,7 +241,7 @@ def rewrite(
             file.write(front)
         target.publish(work / "chunk", chunk_name(number))
         checksum = parse_preamble(front, out).checksum
-        builder.add(number, rows, checksum, _fixed(header, columns, old), added(*counts))
+        builder.add(number, rows, checksum, _columns(header, columns, old), added(*counts))
         on_chunk(number + 1, header.chunks, int(sizes.sum()))
     # Files next to the samples, and facts about the source, may tell of left-out samples: names, or whole texts.
     companions = {} if len(left_out) else data.manifest.companions
@@ -302,9 +302,9 @@ def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np
     return np.flatnonzero(stays)
 
 
-def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return the fixed fields of samples, one structured row each."""
-    found = np.empty(len(indices), fixed_dtype(header.schema))
+def _columns(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the columns of samples, one structured row each."""
+    found = np.empty(len(indices), column_dtype(header.schema))
     for name, values in columns.items():
         found[name] = values[indices]
     return found

@@ -18,6 +18,7 @@ import errno
 import logging
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,7 +29,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.anonymous import anonymous_file
 from brand.errors import TruncatedError, UnreadableError
+from brand.forks import after_in_child
 from brand.formats.publish import remedy_for
 from brand.native import CORE
 
@@ -140,7 +143,7 @@ class _Landing:
     _file = -1
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("brand-index", os.MFD_CLOEXEC)
+        self._file = anonymous_file("brand-index")
         self._memory = np.empty(0, np.uint8)
         self._vector = np.empty(_PIECES, _IOVEC)
 
@@ -195,7 +198,7 @@ class _ThreadLanding(threading.local):
 
     def get(self) -> _Landing | None:
         """Return the memory; None if this process can have none: not Linux, a sandbox, or no descriptor left."""
-        if self._landing is None and hasattr(os, "memfd_create"):
+        if self._landing is None and sys.platform == "linux":
             with suppress(OSError):
                 self._landing = _Landing()
         return self._landing
@@ -210,7 +213,7 @@ def _forget() -> None:
     _thread_landing = _ThreadLanding()
 
 
-os.register_at_fork(after_in_child=_forget)
+after_in_child(_forget)
 
 
 def map_array(

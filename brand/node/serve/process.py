@@ -21,6 +21,7 @@ from typing import Any, Final
 from brand.errors import BrandError, pack_error
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
+from brand.pythonchild import ignore_job_signals
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
@@ -58,8 +59,8 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     if not _detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _offer_to_end()
+    ignore_job_signals()
     logging.basicConfig(format="brand server: %(message)s")
     tune_server_process()
     try:
@@ -73,7 +74,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     except BrandError as error:
         _say({"error": str(error), "raised": pack_error(error)})
         return
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
     _say({"ready": True})
     server.run()
 
