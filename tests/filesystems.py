@@ -63,7 +63,7 @@ def library(folder: Path) -> Path:
         pytest.skip("no C compiler")
     source, made = folder / "refuse.c", folder / "refuse.so"
     source.write_text(_SOURCE)
-    command = [compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", made, source]
+    command = [compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", str(made), str(source)]
     subprocess.run(command, check=True)
     return made
 

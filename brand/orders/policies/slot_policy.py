@@ -99,8 +99,8 @@ class SlotPolicy(FlatPolicy):
             return ""
         return (
             f"order='slots' may read {most:,.0f} times the bytes of the data set: the factor grows with the samples per"
-            f" chunk, {chunk_size:,} here. Convert with --chunk-size 64, for 5 to 9 times, or use order='stripes', which"
-            " reads each byte once"
+            f" chunk, {chunk_size:,} here. Convert with --chunk-size 64, for 5 to 9 times, or use order='stripes',"
+            " which reads it once"
         )
 
     @property
