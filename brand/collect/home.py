@@ -17,7 +17,6 @@ too, next to the collection if the report's own folder is gone by then.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.sources.request import Target
 from brand.errors import LayoutError, StorageError, UsageError, counted
+from brand.formats import locks
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import publish_bytes, storage_errors, storage_reason, sync_folder
@@ -259,7 +259,7 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
     with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could remove it as a leftover
         place.mkdir()
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.take(lock, place / "lock", wait=True)
     try:
         yield place
     finally:
@@ -279,8 +279,9 @@ def kept(folder: Path, name: str) -> Iterator[Path]:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     ours = False
     try:
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with storage_errors(path, "cannot lock"):
+            taken = locks.take(lock, path)
+        if taken:
             # The previous owner removes the file before it releases the lock: the name may be that of another file.
             ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
         if not ours:
@@ -298,17 +299,13 @@ def _locked(folder: Path) -> Iterator[None]:
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         end = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise StorageError(
-                        f"{folder}: another process has been changing the collection for {WAIT_S:.0f} s. Run the "
-                        "command again when it has ended"
-                    ) from None
-                time.sleep(_POLL_S)
+        while not locks.take(lock, folder / "lock"):
+            if time.monotonic() > end:
+                raise StorageError(
+                    f"{folder}: another process has been changing the collection for {WAIT_S:.0f} s. Run the "
+                    "command again when it has ended"
+                )
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(lock)
@@ -358,9 +355,7 @@ def _in_use(path: Path) -> bool:
     with suppress(OSError):
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not locks.take(lock, path)
         finally:
             os.close(lock)
     return False

@@ -26,6 +26,7 @@ _REASONS: Final = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "operation not permitted",
+    errno.ENODEV: "its file system cannot map files (mmap), or the device is gone: write to another file system",
     errno.EIO: "the device reports an input/output error",
     errno.EMFILE: "too many open files (see `ulimit -n`)",
     errno.ENOTDIR: "a part of the path is a file, not a folder",

@@ -24,7 +24,6 @@ systems have locks that hold for one machine only.
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import shutil
 import time
@@ -45,6 +44,7 @@ from brand.chunker.sources.source import DURATION, FolderSource
 from brand.chunker.work.chunks import decide
 from brand.chunker.work.work import CLAIM_NAME, Claim, FolderWork, check_claim, check_folder_target, locked, read_claim
 from brand.errors import InterruptedConversionError, LayoutError, NotADataSetError, TargetExistsError, UsageError
+from brand.formats import locks
 from brand.formats.compression import Compression
 from brand.formats.constants import (
     EXTRAS_NAME,
@@ -352,19 +352,15 @@ def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
     started = time.monotonic()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waited_s = time.monotonic() - started
-                if waited_s > PLAN_WAIT_S:
-                    raise InterruptedConversionError(
-                        f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
-                        " Run this task again when it has ended"
-                    ) from None
-                on_progress(StageProgress("wait", int(waited_s), None, 0, None))
-                time.sleep(_POLL_S)
+        while not locks.take(descriptor, path):
+            waited_s = time.monotonic() - started
+            if waited_s > PLAN_WAIT_S:
+                raise InterruptedConversionError(
+                    f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
+                    " Run this task again when it has ended"
+                )
+            on_progress(StageProgress("wait", int(waited_s), None, 0, None))
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)

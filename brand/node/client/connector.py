@@ -16,7 +16,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from brand.errors import EndedError, ServerDiedError, ServerError
+from brand.errors import EndedError, ServerDiedError, ServerError, unpack_error
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import Files
 from brand.node.client.session import START_LIMIT_S, Session
@@ -128,7 +128,8 @@ def look_at(address: str, cells: int = 0) -> dict[str, Any]:
 def start_server(spec: ServerSpec) -> None:
     """Start a server and wait until it listens. The new server ends at once if another server listens already.
 
-    Raises `ServerError`; `ServerDiedError` if the server ended without a message.
+    Raises `ServerError`; `ServerDiedError` if the server ended without a message; the error of the server itself if the
+    data set or its cache folder cannot be used.
     """
     module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
     try:
@@ -151,4 +152,7 @@ def start_server(spec: ServerSpec) -> None:
         why = f"the data server for {spec.where} ended before it listened; it may have said why"
         raise ServerDiedError(why) from None
     if "error" in answer:
+        own = unpack_error(answer.get("raised", {}))
+        if own is not None and not isinstance(own, OSError):  # an OSError would be taken for a lost connection
+            raise own
         raise ServerError(f"the data server for {spec.where} did not start: {answer['error']}")

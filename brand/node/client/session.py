@@ -260,7 +260,11 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             server = unpack(ServerFacts, self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not pass the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            return map_memories(server, descriptors), server
+            try:
+                return map_memories(server, descriptors), server
+            except OSError as error:
+                why = no_descriptor_left(error)
+                raise (ServerError(why) if why else error) from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import CacheError
+from brand.formats import locks
 from brand.formats.publish import publish_bytes
 from brand.reprs import Reprs
 from brand.storage.cache.cachefiles import (
@@ -109,16 +110,16 @@ def take_lock(folder: int, shown: str) -> int | None:
     while True:
         lock = open_own_file(LOCK_NAME, os.O_RDWR | os.O_CREAT, folder, f"{shown}/{LOCK_NAME}")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_nlink:
+            taken = locks.take(lock, f"{shown}/{LOCK_NAME}")
+            if taken and os.fstat(lock).st_nlink:
                 return lock
-        except BlockingIOError:
-            os.close(lock)
-            return None
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # another process has just removed this cache
+        os.close(lock)
+        if not taken:
+            return None
+        # Another process has just removed this cache.
 
 
 def let_go(lock: int) -> None:
@@ -222,7 +223,7 @@ class CacheHome(Reprs, shows="shown lock"):
                     stack.callback(let_go, self.lock)
                     os.utime(self.lock)
             except OSError as error:
-                raise refused(self.shown, error) from None
+                raise refused(self.shown, error) from error
             self._closing = stack.pop_all()
 
     @property

@@ -43,7 +43,7 @@ def open_given(folder: str) -> int:
         make_folder(folder)
         descriptor = os.open(folder, _FOLDER)
     except OSError as error:
-        raise refused(folder, error) from None
+        raise refused(folder, error) from error
     found = os.fstat(descriptor)
     if found.st_uid not in (0, os.geteuid()):
         os.close(descriptor)
@@ -63,7 +63,7 @@ def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) ->
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise refused(shown, error) from None
+        raise refused(shown, error) from error
     return _checked(descriptor, shown)
 
 
@@ -74,7 +74,7 @@ def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
     except OSError as error:
         error.filename = shown
         if error.errno in (errno.ELOOP, errno.EISDIR):
-            raise refused(shown, error) from None
+            raise refused(shown, error) from error
         raise
     return _checked(descriptor, shown)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,8 @@ from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
 
+log = logging.getLogger("brand")
+
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
     "server=, or give order='stripes'"
@@ -59,6 +62,8 @@ class DrawPort(Reprs, shows="name resolver"):
         `at_a_time`: the number of orders that a sampler draws at a time; each gets its fraction of the memory.
         """
         order, chosen = self._whole(seed, at_a_time), as_subset(self.data, subset)
+        if caution := order.policy.caution(order.chunk_size):
+            log.warning("%s", caution)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
         if order.shares and self.resolver.without_server:
