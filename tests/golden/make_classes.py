@@ -17,7 +17,12 @@ from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.make import HERE, plain
 
 FOLDER = HERE / "v1.2-classes"
-NAMES = {"label": ["no", "yes"], "fine": ["ø", "\"'\\ \n", "日本語"], "tags": ["x", "y", "z", "never"], "boxes.kind": ["car", "bus"]}
+NAMES = {
+    "label": ["no", "yes"],
+    "fine": ["ø", "\"'\\ \n", "日本語"],
+    "tags": ["x", "y", "z", "never"],
+    "boxes.kind": ["car", "bus"],
+}
 ROWS: dict[str, list[Any]] = {
     "label": [0, 1, -1, 1, 0],
     "fine": [2, 0, 1, -1, 2],
