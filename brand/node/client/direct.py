@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ServerError, UsageError
+from brand.errors import ServerError, UnreadableError, UsageError
 from brand.formats.contents import StoredSamples
 from brand.node.client.session import DrawResult
 from brand.node.wire.client_messages import MAX_REPORTS, Replaced
@@ -81,8 +81,14 @@ class DirectClient:
         return [DrawResult(places, nothing, stored, {}, 0.0, 0.0, NOT_HELD, Joins(), 0)]
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:  # noqa: ARG002
-        """Read samples of an object store. Returns as `Client.fetch`. Raises `FormatError`, `ElsewhereError`."""
-        stored = self.data.stored_bytes(places, raising=True)
+        """Read samples of an object store. Returns as `Client.fetch`.
+
+        Raises `FormatError`, `ElsewhereError`, and `ServerError` if the store does not answer, which no draw may skip.
+        """
+        try:
+            stored = self.data.stored_bytes(places, raising=True)
+        except UnreadableError as error:
+            raise ServerError(str(error)) from error
         return np.ones(len(places), np.bool_), [bytes(each or b"") for each in stored]
 
     def order_by_tag(self, tag: int, *, owner: int) -> NoReturn:  # noqa: ARG002
@@ -116,6 +122,9 @@ class DirectClient:
     def report(self, replaced: Replaced) -> None:
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(replaced)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
     def tell_loop(self, report: LoopReport) -> bool:  # noqa: ARG002
         return False
