@@ -343,7 +343,7 @@ def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
         found = find(request, work.folder, work, on_progress)
         with hinted(found.source, skipping=options.skip_errors):
-            conversion = Conversion(work, found.source, request.kind, found.folder.classes, options, on_progress)
+            conversion = Conversion(work, found.source, request.kind, found.classes, options, on_progress)
             report = conversion.run(found.write_companions)
     seconds = report.seconds if options.dry_run else time.monotonic() - started
     return replace(report, skipped=found.problems, notes=found.notes, seconds=seconds)

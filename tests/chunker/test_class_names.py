@@ -215,6 +215,24 @@ def test_pack_takes_a_column_as_label(tmp_path: Path) -> None:
             brand.pack(samples, tmp_path / "wrong.brand", schema, label=label)
 
 
+@pytest.mark.parametrize("tasks", [0, 2])
+def test_texts_in_a_table_of_images(tasks: int, breeds: Path) -> None:
+    """The labels of a competition: a flat folder, a table of names, and the order of the classes; by tasks, too."""
+    source = plant(breeds / "flat", "1.png", "2.png", "3.png")
+    given = ("--table", breeds / "rows.csv", "--key", "x", "--field", "label=breed", "--classes", breeds / "names.txt")
+    command_line = ("convert", "images", source, breeds / "d.brand", *given)
+    for number in range(tasks):
+        said = command(*command_line, "--task", f"{number}/{tasks}")
+        assert said.code == 0, said.err
+    said = command("seal", breeds / "d.brand") if tasks else command(*command_line)
+    assert said.code == 0, said.err
+    assert labels(breeds / "d.brand") == {"1.png": 1, "2.png": 0, "3.png": 1}
+    assert brand.open(breeds / "d.brand").classes == ["pug", "beagle", "corgi"]
+    (breeds / "names.txt").write_text("pug\ncorgi\n")
+    said = command("convert", "images", source, breeds / "e.brand", *given)
+    assert "the class 'beagle' is not among the 2 given classes ('pug', 'corgi')" in said.err
+
+
 # -- names that a source has, in other places -------------------------------------------------------------------------
 
 

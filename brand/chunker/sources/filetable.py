@@ -78,8 +78,10 @@ class FileTable:
                     yield from self._encoded(block)
 
     def _encoded(self, block: Block) -> Iterator[Row]:
+        numbers = self.source.numbers
         try:
-            records = encode_columns(self.row_fields, block.columns, block.called)
+            columns = block.columns if numbers is None else numbers.relabelled(block.columns, block.called)
+            records = encode_columns(self.row_fields, columns, block.called)
         except SchemaError as error:
             if len(block) > 1:
                 for position in range(len(block)):

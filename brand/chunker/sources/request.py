@@ -306,7 +306,11 @@ def make_request(
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
     chosen = options or Options()
     if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
-        chosen = replace(chosen, labels=False)
+        if chosen.natural_order or chosen.leaf_classes:
+            raise UsageError("folders are no classes beside a table: leave out --order and --leaf-classes")
+        if chosen.classes is not None:
+            rows.source.give_classes(chosen.classes)
+        chosen = replace(chosen, labels=False, classes=None)
     return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), rows, chosen)
 
 
@@ -333,6 +337,8 @@ class FoundFiles:
     folder: ScannedFolder
     source: FolderSource
     table: Path | None
+    classes: tuple[str, ...] | None
+    """Names of the values of `label`."""
     problems: tuple[Problem, ...]
     """Files that were left out, by path."""
     notes: tuple[str, ...]
@@ -385,10 +391,15 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         rows=None if rows is None else rows.fields,
         noticed=merged(noticed),
     )
+    if rows is not None:
+        source.describe(field_classes=rows.source.field_classes)
     if without_row.any() and options.skip_errors:
         source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
-    return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+    classes = folder.classes if rows is None else rows.source.classes
+    return FoundFiles(
+        folder, source, table, classes, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes)
+    )
 
 
 def _not_classes(root: Path) -> list[str]:

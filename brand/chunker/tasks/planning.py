@@ -116,7 +116,7 @@ class JobDecisions:
         Raises `LayoutError` if they do not have the fields of the plan.
         """
         header = self.plan.header
-        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
+        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), None if self.rows else header.classes)
         with_duration = DURATION in header.schema.fields
         source = FolderSource(
             listed,
@@ -246,7 +246,7 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
         found = find(request, scratch, work, on_progress)
         source = found.source
         with hinted(source, skipping=request.options.skip_errors):
-            decided, _ = decide(source, request.kind, found.folder.classes, request.options, scratch / "order.bin")
+            decided, _ = decide(source, request.kind, found.classes, request.options, scratch / "order.bin")
         claim = Claim(decided.data_set_id, source.fingerprint(times=True))
         check_claim(folder, claim, str(place))
         work.check_room(decided.stored_bytes)

@@ -15,13 +15,17 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from brand.node.wire.connection import peer
 
-_TRIES, _STEP_S = 20, 0.01
+_TRIES: Final = 20
+_STEP_S: Final = 0.01
 """Attempts to ask a process that has just claimed a name, and seconds between them."""
-_claimed = dict[str, socket.socket]()
-"""Name -> the socket of this process, or of the process that it was forked from."""
+_MOST: Final = 4
+"""Names that a process claims: a search that makes many samplers has no need of a file for each."""
+_claimed = set[str]()
+"""Names that this process, or the process that it was forked from, has claimed or found taken."""
 
 
 def find_twin(what: str) -> int | None:
@@ -34,15 +38,16 @@ def find_twin(what: str) -> int | None:
         return None
     digest = hashlib.blake2s(f"{Path.cwd()}|{sys.argv}|{what}".encode(errors="replace"), digest_size=12).hexdigest()
     name = f"\0brand.twin-{os.getuid()}-{digest}"
-    if name in _claimed:
+    if name in _claimed or len(_claimed) >= _MOST:
         return None
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    _claimed[name] = claim
-    try:
-        claim.bind(name)
-        claim.listen()
-    except OSError as error:
-        return _owner(name) if error.errno == errno.EADDRINUSE else None
+    _claimed.add(name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
+        try:
+            claim.bind(name)
+            claim.listen()
+        except OSError as error:
+            return _owner(name) if error.errno == errno.EADDRINUSE else None
+        claim.detach()  # open until the process ends
     return None
 
 
