@@ -32,6 +32,7 @@ from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import SIZE, check_unit, memory_bytes
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
+from brand.pythonchild import ignore_job_signals
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
@@ -168,7 +169,7 @@ def serve(
     http: str | None,
     **cluster: Any,
 ) -> None:
-    """Run the data server of DST until Ctrl-C.
+    """Run the data server of DST until Ctrl-C, or until SIGTERM and the end of its clients.
 
     The trainings of one user on this machine attach with BrandDataset(DST, server=ADDRESS). Without this command, a
     training starts its own server.
@@ -179,6 +180,7 @@ def serve(
     ready = decoding_of(decoded_memory, decode_workers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
+    ignore_job_signals()
     tune_server_process()
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
@@ -202,8 +204,8 @@ def serve(
         raise UsageError(f"a program listens at {where} already: attach to it, or give another --address") from None
     if trace is not None:
         server.trace(trace)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: server.stop())
+    signal.signal(signal.SIGINT, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
     say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
     if member is not None:
         how = "not encrypted" if member.tls is None else "encrypted"
@@ -228,7 +230,7 @@ def _server(spec: ServerSpec) -> NodeServer:
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
     if until_eof:
-        serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
+        serving.stop_at_end_of(sys.stdin.fileno(), server.stop, server.drain)
     if member is None:
         server.run()
     else:
@@ -321,7 +323,7 @@ def launch(
     decode_workers: int | None,
     **passed: str | None,
 ) -> None:
-    """Start data servers of DST on several hosts until Ctrl-C.
+    """Start data servers of DST on several hosts until Ctrl-C, or until SIGTERM and the end of their clients.
 
     DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
     0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all
@@ -348,8 +350,9 @@ def launch(
         echo(" ".join(addresses))
 
     with closing(Supervisor(secrets.token_hex(_TOKEN_BYTES), say, ready)) as supervisor:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, lambda *_: supervisor.stop())
+        ignore_job_signals()
+        signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.drain())
         with _starts(serving, nodes, local, ssh, python, rate, apart=apart) as found:
             starts += found
             supervisor.run(starts)

@@ -38,12 +38,14 @@ from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
+from brand.formats.values import LARGE
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
 _SEQUENCES: Final = ("List", "LargeList", "Sequence")
 """Types of lists of Hugging Face."""
+_CONTENTS: Final = ("bytes", "image", "audio")
 _NUMBERS: Final = ("int", "ndarray", "list[int]", "json")
 """Codecs that keep the numbers of classes."""
 _LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
@@ -137,6 +139,8 @@ def _is_file(kind: Any) -> bool:
 def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     """Return the values of a column for a field of this codec."""
     column = _plain(column)
+    if codec in _CONTENTS and layout in ("file", "plain") and (views := _views(column, layout)) is not None:
+        return views
     if layout == "file" and codec != "json":
         return list(map(_content, column.to_pylist()))
     if layout == "files" and codec != "json":
@@ -257,6 +261,49 @@ def _content(file: Mapping[str, Any] | None) -> Any:
     return file and (file["path"] if file["bytes"] is None else file["bytes"])
 
 
+def _views(column: Any, layout: str) -> list[memoryview] | None:
+    """Return large binary values as views of Arrow's memory: a copy takes as long as it takes to read them.
+
+    None if they are small, if one is missing, or if the type is another one.
+    """
+    library = arrow()
+    if layout == "file":
+        column = dict(zip((field.name for field in column.type), column.flatten(), strict=True))["bytes"]
+    if not (library.types.is_binary(column.type) or library.types.is_large_binary(column.type)) or column.null_count:
+        return None
+    if not len(column) or value_bytes(column).mean() < LARGE:
+        return None
+    return [memoryview(value.as_buffer()).cast("B") for value in column]
+
+
+def is_made(schema: Any, leaf: str) -> bool:
+    """Whether `array_of` makes the values of a leaf of a Parquet file, such as `image` or `image.bytes`."""
+    name, _, child = leaf.partition(".")
+    found = [field.type for field in schema if field.name == name]
+    if child and found:
+        kind = found[0]
+        if not arrow().types.is_struct(kind) or not _is_file(kind) or child != "bytes":
+            return False
+        found = [kind.field("bytes").type]
+    types = arrow().types
+    return len(found) == 1 and any(
+        check(found[0]) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    )
+
+
+def array_of(kind: Any, values: Sequence[bytes | memoryview | None], beside: Any) -> Any:
+    """Return an array of this type; of a struct, `beside` has the other children."""
+    library = arrow()
+    contents = kind.field("bytes").type if library.types.is_struct(kind) else kind
+    large = library.types.is_large_binary(contents) or library.types.is_large_string(contents)
+    made = library.array(values, library.large_binary() if large else library.binary()).view(contents)
+    if not library.types.is_struct(kind):
+        return made
+    parts = {field.name: part for field, part in zip(beside.type, beside.flatten(), strict=True)} | {"bytes": made}
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return library.StructArray.from_arrays([parts[f.name] for f in fields], fields=fields, mask=beside.is_null())
+
+
 def _listed_arrays(column: Any) -> list[Any]:
     """Return lists of lists of numbers as lists of arrays of the column's dtype; other lists as they are."""
     kind = column.type
@@ -295,6 +342,9 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
         return value_bytes(column.storage)
     if types.is_struct(kind):
         return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
+    if types.is_dictionary(kind):
+        places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return value_bytes(column.dictionary)[places] if len(column.dictionary) else np.zeros(len(column), np.int64)
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
         lengths = arrow().compute.list_value_length(column)
@@ -304,8 +354,7 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
     elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
         lengths = arrow().compute.binary_length(column)
     if lengths is None:
-        mean = 0 if types.is_dictionary(kind) else column.nbytes // max(1, len(column))
-        return np.full(len(column), mean, np.int64)
+        return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)
     sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return width * sizes
 

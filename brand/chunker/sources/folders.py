@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,9 +109,13 @@ def _folders_in(root: Path) -> list[str]:
 
 def _splits_in(root: Path, splits: Sequence[str]) -> str:
     some = ", ".join(f"--split {name}" for name in splits)
-    what = "splits" if len(splits) > 1 else "split"
+    if len(splits) == 1:
+        return (
+            f"{root} holds the split {splits[0]}, which is no class: {some} converts it. If it is the name of a class:"
+            f" --split {ALL}"
+        )
     return (
-        f"{root} holds the {what} {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
+        f"{root} holds the splits {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
         f" {some}. If these are the names of classes, or all belong together: --split {ALL}"
     )
 
@@ -227,12 +232,19 @@ class _Scan(_Findings):
                 f"{self.root}: {counted(len(files), 'file')} next to the class folders (the first is {min(files)!r})."
                 " Move them into a folder of their own, or pass --no-labels to read all files without classes"
                 + (f"; {counted(links, 'link')} to folders, which --follow-links reads as classes" if links else "")
-                + (". Is it the table of transcripts? --transcripts names it" if self.sidecars and tables else "")
+                + (self._about_table(min(tables)) if self.sidecars and tables else "")
             )
         for name in folders:
             if not _is_utf8(name):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
+
+    def _about_table(self, table: str) -> str:
+        """Return the advice for a table at the top of the folder. Audio files have transcripts."""
+        if TEXTS_OF_FOLDER in self.sidecars:
+            return ". Is it the table of transcripts? --transcripts names it"
+        option = f"--table {shlex.quote(str(self.root / table))} --key COLUMN"
+        return f". If {table} has a row for each image, name the folder of these images, with {option}"
 
     def leaf_folders(self, tops: Sequence[str]) -> list[str]:
         """Return the names of all folders that hold files, each once."""

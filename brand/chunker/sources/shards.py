@@ -12,6 +12,7 @@ second stage is that of every conversion: it reads the parts as one source (`spo
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -307,12 +308,12 @@ def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
         for called, value in zip(block.called, block.columns[name], strict=True):
             listed = kind != codec and isinstance(value, list | tuple)
             for position, data in enumerate(value if listed else (value,)):
-                if isinstance(data, bytes) and (why := _why_unusable(kind, data, validate=validate)):
+                if isinstance(data, bytes | memoryview) and (why := _why_unusable(kind, data, validate=validate)):
                     where = f"element {position}: " if listed else ""
                     raise SchemaError(f"{called}, field {name!r} ({codec}): {where}{why}")
 
 
-def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
+def _why_unusable(codec: str, data: bytes | memoryview, *, validate: bool) -> str:
     """Return in words why these bytes are no file of an image or audio field; empty if they are."""
     if not data:
         return "its contents are empty"
@@ -334,8 +335,14 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
 def hint_for(source: Shards, block: Block, reason: str) -> str:
     """Return advice for a single sample that does not fit the schema, for this reason."""
     for name, codec in source.schema.fields:
-        if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE replaces each missing value"
+        value = block.columns[name][0]
+        if value is None and codec != "json":
+            missing = "[]" if codec in ELEMENTS else "VALUE"
+            return f"--null {shlex.quote(f'{name}={missing}')} replaces each missing value"
+        if codec in ELEMENTS and isinstance(value, list) and any(item is None for item in value):
+            if ELEMENTS[codec] in ("image", "audio"):
+                return "A list of files has no missing elements: brand.pack takes rows without them"
+            return f"--field {name}=json keeps missing elements"
     if ("label", "int") in source.schema.fields and isinstance(block.columns["label"][0], str) and not source.numbers:
         return "--field label=str --classes FILE numbers texts by a list of names"
     if "JSON has no" in reason:  # no other codec holds such a value, either

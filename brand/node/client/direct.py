@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -26,7 +27,7 @@ from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 
-_NEEDED: Final = ((os, "fork"), (os, "memfd_create"), (os, "pidfd_open"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
+_NEEDED: Final = ((os, "fork"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
 _PLANS: Final = 2
 """Plans that a process keeps: workers may still draw the last epoch while others begin the next one."""
 SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a data server'
@@ -34,6 +35,8 @@ SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a
 
 def why_no_server() -> str:
     """Return in words why no data server can run on this system; empty if one can."""
+    if sys.platform != "linux":
+        return "this system is not Linux"
     missing = [name for module, name in _NEEDED if not hasattr(module, name)]
     return f"this system has no {missing[0]}" if missing else ""
 
