@@ -15,7 +15,7 @@ from typing import Any
 
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
-from brand.chunker.importers.beside import images_request
+from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.objects import connections
@@ -72,7 +72,8 @@ def convert_images(
     `table` is a table with a row for each image: CSV, TSV, JSON lines or Parquet. Its column `key` names the images, by
     their paths below the folder, with or without the ending; its other columns become fields, by `choice`. Folders are
     no classes then. `metadata.csv`, `.jsonl` or `.parquet` at the top of the folder is such a table, and its column
-    `file_name` names the images.
+    `file_name` names the images. If it has columns such as `mask_file_name`, too, its rows are the samples, with a
+    field of images for each.
 
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
@@ -80,7 +81,14 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
+    started, source = time.monotonic(), images_source(src, dst, options, table, key, choice)
+    if isinstance(source, FolderRequest):
+        return _convert_folder(source, dst, on_progress)
+    options = options or Options()
+    _check_dry_run(options)
+    if options.classes is not None:
+        source.give_classes(options.classes)
+    return _convert_shards(source.kind, source, dst, options, on_progress, started)
 
 
 def convert_audio(

@@ -43,7 +43,7 @@ from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.noticed import Counts, added, has_media, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
-from brand.formats.record import Records, fixed_dtype
+from brand.formats.record import Records, column_dtype
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
@@ -195,7 +195,7 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
     """
     part, kept = new_id(data.id, left_out), _places_left(data, left_out)
     header = replace(data.header, samples=len(kept))
-    columns = {name: data.column(name) for name, _ in header.schema.fixed}
+    columns = {name: data.stored_column(name) for name, _ in header.schema.columns}
     packed, dictionary = pack_header(header), data.dictionary
     (out / "chunks").mkdir(parents=True)
     builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
@@ -216,7 +216,7 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
                 file.writelines(each for each in samples if each is not None)
         target.publish(work / "chunk", chunk_name(number))
         counts = _counts(header, unpack, samples, rows)
-        builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old), counts)
+        builder.add(number, rows, parse_preamble(front, out).checksum, _columns(header, columns, old), counts)
         on_chunk(number + 1, header.chunks, int(sizes.sum()))
     seal(target, builder, data_set_id=bytes.fromhex(part), dictionary_size=len(dictionary), companions={})
     return part
@@ -240,9 +240,9 @@ def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np
     return np.flatnonzero(stays)
 
 
-def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return the fixed fields of samples, one structured row each."""
-    found = np.empty(len(indices), fixed_dtype(header.schema))
+def _columns(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the columns of samples, one structured row each."""
+    found = np.empty(len(indices), column_dtype(header.schema))
     for name, values in columns.items():
         found[name] = values[indices]
     return found

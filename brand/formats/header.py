@@ -93,6 +93,11 @@ class Schema:
         """(name, codec) of the fields of variable size."""
         return tuple(f for f in self.fields if f[1] not in FIXED)
 
+    @cached_property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """(name, codec of the values) of the columns: the fixed fields, and of each list its number of elements."""
+        return (*self.fixed, *((name, "int") for name, codec in self.variable if codec in ELEMENTS))
+
     def codec(self, name: str) -> str:
         """Return the codec of a field. Raises `SchemaError` for an unknown name."""
         for field_name, codec in self.fields:

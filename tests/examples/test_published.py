@@ -248,6 +248,8 @@ def test_captions_of_coco_are_those_of_the_json(bench: Bench) -> None:
         assert image == (root / "train2017" / key).read_bytes()
         found[key] = captions
     assert found == dict(expected)
+    pairs = list(every(made, expand="captions", fields=("key", "captions")))
+    assert pairs == [(key, text) for key in found for text in found[key]]
     assert sorted({len(some) for some in found.values()}) == [5, 6]
 
 

@@ -65,6 +65,8 @@ class FieldMapping:
     """The split or configuration to read; `all` for all of them. None if the source has only one."""
     label: str = ""
     """The column of whole numbers that becomes the field `label`; empty for one of that name."""
+    gather: tuple[str, ...] = ()
+    """The columns of a table beside files of which each file gets a list of all its rows; a name may be a pattern."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():

@@ -25,6 +25,7 @@ from brand.orders.order import MAX_SEED
 from brand.reprs import Reprs
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
@@ -71,6 +72,8 @@ class Mixture(Drawable):
         for member in weights:
             if not isinstance(member, BrandDataset):
                 raise UsageError(f"a Mixture is of BrandDatasets, not of a {type(member).__name__}")
+            if isinstance(member._source, ExpandedSource):
+                raise UsageError(f"{member.name} has expand=, and a member of a Mixture is read as it is stored")
         self.members = tuple(weights)
         """The data sets, in the order given."""
         sources = tuple(member._source for member in self.members)

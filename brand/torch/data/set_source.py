@@ -29,9 +29,9 @@ from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA
-from brand.torch.fetch.fetched import UndecodedSamples
+from brand.torch.fetch.fetched import FetchedSamples, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.sequence import OfOneSet
+from brand.torch.order.sequence import AccessSequence, OfOneSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 ENOUGH: Final = 5000
@@ -57,10 +57,23 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec of its values in a sample."""
+        return self.data.schema
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of numbers of all samples, by index."""
+        return self.data.column(name)
+
+    def present(self) -> NDArray[np.int64]:
+        """Return the indices of all samples that are not deleted."""
+        return self.data.present()
+
     def set_transform(self, transform: Transform | None) -> None:
         self.transform = transform
 
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
         return OfOneSet(self.port, self.port.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
@@ -73,7 +86,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
                 "of the run, when it is resumed"
             )
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedSamples:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
         """Return the samples with these indices or tickets, not decoded yet."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:

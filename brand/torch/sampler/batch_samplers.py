@@ -26,6 +26,7 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -37,6 +38,10 @@ from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcom
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
+_OF_PAIRS: Final = (
+    "plans batches of stored samples, and expand= makes several samples of each: fetch with a BrandSampler, or choose "
+    "one element of each list in a transform"
+)
 _OF_MIXTURES: Final = (
     "fetches from a BrandDataset, not from a Mixture: give each member a batch sampler and a loader of its own, and "
     "take batches from these in turn. Or fetch the Mixture with a BrandSampler"
@@ -71,6 +76,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         if not isinstance(source, SetSource):
             mixture = isinstance(dataset, Drawable)
             raise UsageError(f"{type(self).__name__} {_OF_MIXTURES if mixture else not_drawable(dataset)}")
+        if isinstance(source, ExpandedSource):
+            raise UsageError(f"{type(self).__name__} {_OF_PAIRS}")
         window = options.window
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
