@@ -234,7 +234,7 @@ def _end_servers() -> None:
         if isinstance(found, BrandDataset) and not found._source.port.resolver.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):
                 if process := found.stats().get("process"):
-                    os.kill(process, signal.SIGTERM)
+                    os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -579,3 +579,28 @@ def test_deep_json_in_a_tar_is_one_bad_sample(tmp_path: Path) -> None:
     told = brand("convert", "webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
     assert told.code == 0, told.err
     assert len(StoredDataSet(tmp_path / "set")) == 2
+
+
+def test_bytes_inside_a_struct_are_left_out_with_columns(tmp_path: Path) -> None:
+    """No codec holds them, so --field would not help."""
+    table = pyarrow.table({"n": [1, 2], "where": [{"name": "a", "data": b"xyz"}, {"name": "b", "data": b""}]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    said = brand("convert", "parquet", tmp_path / "a.parquet", tmp_path / "a.brand")
+    assert "JSON has no bytes (at ['data'])" in said.err
+    assert "--columns takes the fields that it names, and no others" in said.err
+    assert brand("convert", "parquet", tmp_path / "a.parquet", tmp_path / "a.brand", "--columns", "n").code == 0
+
+
+def test_samples_without_fields_are_no_empty_file(tmp_path: Path) -> None:
+    """A file of empty objects is told from an empty one."""
+    for name, text, expected in (("a", "{}{}", "its samples have no fields: 2 objects {}"), ("b", "", "is empty")):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        said = brand("convert", "jsonl", tmp_path / f"{name}.jsonl", tmp_path / f"{name}.brand")
+        assert (said.code != 0, expected in said.err) == (True, True), said.err
+
+
+def test_an_index_that_cannot_be_read_is_not_called_wrong(tmp_path: Path) -> None:
+    """A store that refuses, or a folder in its place, says nothing about the contents."""
+    (tmp_path / "mds" / "index.json").mkdir(parents=True)
+    said = brand("convert", "mds", tmp_path / "mds", tmp_path / "a.brand")
+    assert "it cannot be read: " in said.err

@@ -126,7 +126,7 @@ def given_classes(file: str | None, data_set: str | None) -> tuple[str, ...] | N
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise UsageError(f"--classes {printable(file)}: {why}; it has one name a line") from None
-        return tuple(line for line in text.splitlines() if line.strip())
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
     if data_set is None:
         return None
     classes = StoredDataSet(data_set).classes

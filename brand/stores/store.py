@@ -123,7 +123,7 @@ def note_use() -> None:
     if _forked:
         raise UsageError(
             "this process was forked from one that has read from an object store, and would wait for ever: start it"
-            " with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset, whose server reads for it"
+            " with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset with a data server"
         )
     _spoken = True
 

@@ -22,10 +22,14 @@ from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, M
 from brand.errors import FormatError, ServerError, UsageError
 from brand.orders import Slots, Stripes, Uniform
 from brand.storage.dataset.dataset import StoredDataSet
+from tests import places
+from tests.buckets import bucket
 from tests.node.support import servers_of
 from tests.storage.support import chunk
 from tests.tools.damage import flip_bit
+from tests.tools.objects import Busy, Fault, Faults
 
+pytestmark = places.EVERYWHERE
 SAMPLES = 600
 ORDERS = [Stripes(), Slots(), Uniform()]
 
@@ -59,8 +63,10 @@ def as_list(batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("context", "workers"), [(None, 0), ("fork", 2), pytest.param("spawn", 1), ("forkserver", 4)], ids=str
 )
-def test_epochs_are_those_of_a_server(data: Path, order: Any, context: str | None, workers: int) -> None:
-    """Two epochs by a DataLoader, and the state in the second one; and no server runs."""
+def test_epochs_are_those_of_a_server(data: Path, lies_in: str, order: Any, context: str | None, workers: int) -> None:
+    """Two epochs by a DataLoader, and the state in the second one."""
+    if lies_in == "store" and context:
+        context = "spawn"  # a fork of a process that has read from a store cannot, and a fork server has no keys
     runs = []
     for server in (None, "none"):
         data_set = opened(data, server, order=order)
@@ -88,7 +94,7 @@ def test_a_run_is_resumed_across_the_two(data: Path, order: Any) -> None:
             batches = iter(loader)
             start = [as_list(next(batches)) for _ in range(step)]
             state = loader.state_dict()
-            batches.close()
+            del batches
             other = loader_of(opened(data, then, order=order), 64, 1)
             other.load_state_dict(state)
             assert start + [as_list(batch) for batch in other] == whole
@@ -151,7 +157,8 @@ def test_a_damaged_sample_is_replaced_by_the_same_one(data: Path, tmp_path: Path
         list(loader_of(opened(path, "none"), 50, 6))
 
 
-def test_a_sampler_of_later_is_refused_by_workers(data: Path) -> None:
+@places.IN_A_FOLDER
+def test_a_sampler_of_later_is_refused_by_workers(data: Path, lies_in: str) -> None:
     """A worker that began before the sampler was made cannot ask a server for its order."""
     data_set = opened(data, "none")
     first, later = BrandSampler(data_set, seed=1), []
@@ -228,5 +235,19 @@ def test_where_a_server_cannot_run_training_goes_on_without_one(data: Path, tmp_
     for absent in (*ABSENT, ",".join(ABSENT)):
         found, said = run(absent)
         assert found == wanted
-        can_serve = absent == "O_DIRECT"
+        can_serve = absent in ("memfd_create", "pidfd_open", "O_DIRECT")
         assert ("so no data server can run" in said) != can_serve, said
+
+
+@places.IN_A_FOLDER
+def test_a_store_that_does_not_answer_is_no_damage(
+    data: Path, lies_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`on_error="skip"` skips no sample that might be whole."""
+    with bucket(tmp_path, monkeypatch) as there:
+        shutil.copytree(data, there.place("set.brand"))
+        data_set = BrandDataset("s3://bucket/set.brand", server="none", on_error="skip")
+        assert data_set[0]["key"] == "0"
+        there.store.faults = Faults(Fault(Busy(status=403)))
+        with pytest.raises(ServerError, match=r"chunks/.*cannot be read"):
+            list(BrandLoader(data_set, 100))

@@ -31,7 +31,7 @@ from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_o
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
@@ -153,7 +153,7 @@ class JsonLines(Shards):
         Raises `UsageError` if the values of a column have no common codec, `SourceError` if there are no samples.
         """
         first = _FirstRows()
-        step, refused = max(1, len(files) // OTHERS), ""
+        step, refused, empty = max(1, len(files) // OTHERS), "", 0
         for file in [files[0], *files[1::step]]:
             word = "line" if self._lined[file.path] else "item"
             items = self._items(file, 0, file.bytes)
@@ -161,13 +161,15 @@ class JsonLines(Shards):
                 if isinstance(row, str):
                     refused = refused or f"{file.name}: {word} {place}: {row}"
                     continue
+                empty += not row
                 first.add(row, f"{file.name}, {word} {place}", alone=place == 1 and len(files) == 1)
         if not first.kinds:
-            what = (
-                f"none of its first lines is a sample. {refused}"
-                if refused
-                else "there are no samples: every file is empty"
-            )
+            if refused:
+                what = f"none of its first lines is a sample. {refused}"
+            elif empty:
+                what = f"its samples have no fields: {counted(empty, 'object')} {{}} at its beginning"
+            else:
+                what = "there are no samples: every file is empty"
             raise SourceError(files[0].name, what)
         for name, kinds in first.kinds.items():
             if common_codec(kinds) is None and is_read(name, choice):

@@ -85,7 +85,9 @@ class FileTable:
                 for position in range(len(block)):
                     yield from self._encoded(block.only(position))
             else:
-                reason = f"{str(error).removeprefix(f'{block.called[0]}, ')}; {hint_for(self.source, block)}"
+                reason = (
+                    f"{str(error).removeprefix(f'{block.called[0]}, ')}; {hint_for(self.source, block, str(error))}"
+                )
                 yield block.called[0], str(block.columns[self.key][0]), reason
             return
         yield from zip(block.called, map(str, block.columns[self.key]), records, strict=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import ServerError, UsageError
+from brand.errors import ServerError, UnreadableError, UsageError
 from brand.formats.contents import StoredSamples
 from brand.node.client.session import DrawResult
 from brand.node.wire.client_messages import MAX_REPORTS, Replaced
@@ -26,7 +27,7 @@ from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 
-_NEEDED: Final = ((os, "fork"), (os, "memfd_create"), (os, "pidfd_open"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
+_NEEDED: Final = ((os, "fork"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
 _PLANS: Final = 2
 """Plans that a process keeps: workers may still draw the last epoch while others begin the next one."""
 SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a data server'
@@ -34,6 +35,8 @@ SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a
 
 def why_no_server() -> str:
     """Return in words why no data server can run on this system; empty if one can."""
+    if sys.platform != "linux":
+        return "this system is not Linux"
     missing = [name for module, name in _NEEDED if not hasattr(module, name)]
     return f"this system has no {missing[0]}" if missing else ""
 
@@ -81,8 +84,14 @@ class DirectClient:
         return [DrawResult(places, nothing, stored, {}, 0.0, 0.0, NOT_HELD, Joins(), 0)]
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:  # noqa: ARG002
-        """Read samples of an object store. Returns as `Client.fetch`. Raises `FormatError`, `ElsewhereError`."""
-        stored = self.data.stored_bytes(places, raising=True)
+        """Read samples of an object store. Returns as `Client.fetch`.
+
+        Raises `FormatError`, `ElsewhereError`, and `ServerError` if the store does not answer, which no draw may skip.
+        """
+        try:
+            stored = self.data.stored_bytes(places, raising=True)
+        except UnreadableError as error:
+            raise ServerError(str(error)) from error
         return np.ones(len(places), np.bool_), [bytes(each or b"") for each in stored]
 
     def order_by_tag(self, tag: int, *, owner: int) -> NoReturn:  # noqa: ARG002
@@ -116,6 +125,9 @@ class DirectClient:
     def report(self, replaced: Replaced) -> None:
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(replaced)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
     def tell_loop(self, report: LoopReport) -> bool:  # noqa: ARG002
         return False

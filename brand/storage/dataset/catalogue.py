@@ -93,11 +93,15 @@ class Catalogue:
         """Names of the labels, by label; None if the labels have no names."""
         return None if self.header.classes is None else list(self.header.classes)
 
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the values of fields, by field, or path inside a `json` field."""
+        labels = {} if self.header.classes is None else {"label": self.header.classes}
+        return {**labels, **self.header.field_classes}
+
     def classes_of(self, field: str) -> list[str]:
         """See `Reader.classes_of`."""
-        named = dict(self.header.field_classes)
-        if self.header.classes is not None:
-            named = {"label": self.header.classes, **named}
+        named = self.names
         if field not in named:
             there = ", ".join(named) or "none"
             raise NoLabelsError(f"the values of field {field!r} have no names; fields with names: {there}")

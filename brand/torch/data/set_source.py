@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import get_worker_info
 
 from brand.errors import UsageError, counted
+from brand.formats.media import PillowPlugins
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import TICKET, TICKETS_END
@@ -52,7 +53,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         self.data, self.decodes, self.mean_bytes = port.data, port.fetcher.decodes, port.data.mean_bytes
         self.files = {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
         self.transform: Transform | None = transform
-        self._hint = AccessHint()
+        self._hint, self._plugins = AccessHint(), PillowPlugins()
 
     def __len__(self) -> int:
         return len(self.data)

@@ -28,7 +28,7 @@ from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
-from brand.torch.job.ranks import find_rank, rank_source
+from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
@@ -240,9 +240,15 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
-        source = rank_source(self.rank, self.num_replicas)
         return Dealing(
-            rank, replicas, self._sequence, self.drop_last, source=source, name=self._source.name, what=repr(self.order)
+            rank,
+            replicas,
+            self._sequence,
+            self.drop_last,
+            source=rank_source(self.rank, self.num_replicas),
+            name=self._source.name,
+            what=repr(self.order),
+            alone=is_alone(self.rank, self.num_replicas),
         )
 
 
