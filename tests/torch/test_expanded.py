@@ -354,6 +354,18 @@ def test_every_order_and_any_memory(path: Path, order: Any, memory: float) -> No
     assert [sorted(arrived(loader)) for _ in range(2)] == [sorted(model())] * 2
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_without_a_data_server(path: Path, count: int) -> None:
+    """The same pairs in the same order."""
+    orders = []
+    for server in (None, "none"):
+        data = opened(path, server=server, order=brand.orders.Stripes(length=2, buffer=0.5))
+        loader = DataLoader(data, 4, sampler=BrandSampler(data), num_workers=count)
+        orders.append([arrived(loader) for _ in range(3)])
+        assert all(sorted(epoch) == sorted(model()) for epoch in orders[-1])
+    assert orders[0] == orders[1]
+
+
 def test_orders_that_jobs_share_are_refused(path: Path) -> None:
     """With an order that works."""
     with pytest.raises(UsageError, match=r"order='shared' shares reads with other jobs.*give order='stripes'"):

@@ -14,6 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+import xxhash
+
 from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import BrandError, UsageError
@@ -25,6 +27,11 @@ from brand.printable import printable
 
 _MEDIA: Final = ("image", "audio")
 _BLOCK_BYTES: Final = 4 << 20
+_NAMES_HELD: Final = 1 << 18
+"""Names of files, for each shard, among which repeated ones are found."""
+_LONGEST_EXAMPLE: Final = 1000
+_AGAIN: Final = "at least {count} time[s], a file is named again, and its contents are stored again"
+_ONCE: Final = "; `brand convert images FOLDER DST --table TABLE --key NAME --gather COLUMN` stores each image once"
 
 
 def codec_of_files(column: str, rows: Sequence[Any], *, chosen: bool) -> str:
@@ -63,19 +70,51 @@ def parsed_list(text: str) -> list[Any]:
 
 
 def with_files(
-    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: SourcePath
+    schema: Schema, blocks: Iterable[Block | Bad | Noticed], folder: SourcePath, *, once: str = _ONCE
 ) -> Iterator[Block | Bad | Noticed]:
     """Yield blocks in which the names of files are replaced by their contents, for image and audio fields.
 
     A text in such a field, or in a list of them, is a path below `folder`; in place of a list, it is a list of one. A
-    sample whose file cannot be read becomes `Bad`. Blocks are cut so that each holds a few megabytes.
+    sample whose file cannot be read becomes `Bad`. Blocks are cut so that each holds a few megabytes. At the end come
+    facts about files that are named again; `once` ends their sentence if a field holds one image.
     """
-    names = {name: codec in ELEMENTS for name, codec in schema.variable if ELEMENTS.get(codec, codec) in _MEDIA}
+    codecs = {name: codec for name, codec in schema.variable if ELEMENTS.get(codec, codec) in _MEDIA}
+    repeats = {name: _Repeats(name, once if codec == "image" else "") for name, codec in codecs.items()}
     for block in blocks:
-        if not isinstance(block, Block) or not any(_has_names(block.columns[name]) for name in names):
+        if not isinstance(block, Block) or not any(_has_names(block.columns[name]) for name in codecs):
             yield block
         else:
-            yield from _with_files(names, block, folder)
+            for name, found in repeats.items():
+                found.count(block.columns[name])
+            yield from _with_files({name: codec in ELEMENTS for name, codec in codecs.items()}, block, folder)
+    for found in repeats.values():
+        yield from found.noticed()
+
+
+class _Repeats:
+    """Counts names of files in a field that were named before; it knows the first `_NAMES_HELD` names."""
+
+    def __init__(self, field: str, once: str) -> None:
+        self._seen, self._field, self._once, self._count, self._example = set[int](), field, once, 0, ""
+
+    def count(self, values: Sequence[Any]) -> None:
+        """Count the names among the values of a field."""
+        for value in values:
+            for name in value if isinstance(value, list) else (value,):
+                if not isinstance(name, str):
+                    continue
+                key = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
+                if key in self._seen:
+                    self._count, self._example = self._count + 1, self._example or name
+                elif len(self._seen) < _NAMES_HELD:
+                    self._seen.add(key)
+
+    def noticed(self) -> Iterator[Noticed]:
+        """Yield the fact, if a name came again."""
+        if self._count:
+            yield Noticed(
+                "files_named_again", self._count, self._example[:_LONGEST_EXAMPLE], _AGAIN + self._once, self._field
+            )
 
 
 def _has_names(values: Sequence[Any]) -> bool:

@@ -73,7 +73,7 @@ class NamedFiles(Shards):
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        yield from with_files(self.schema, self._renamed(self._source.read(number)), self._root)
+        yield from with_files(self.schema, self._renamed(self._source.read(number)), self._root, once="")
 
     def _renamed(self, blocks: Iterable[Block | Bad | Noticed]) -> Iterator[Block | Bad | Noticed]:
         """Yield blocks with the names of the fields; a row without the name of a file is bad."""
