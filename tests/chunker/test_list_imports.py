@@ -344,6 +344,29 @@ def test_lists_of_hugging_face_decode_upright(tmp_path: Path) -> None:
     assert [found.size for found in brand.BrandDataset(tmp_path / "set")[0]["images"]] == [(2, 3), (2, 3)]
 
 
+def test_images_that_several_rows_name_are_counted(tmp_path: Path) -> None:
+    """Each row stores them again; the command of the note stores them once."""
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(png(2, 2, ord(name[0])))
+    table = tmp_path / "captions.csv"
+    table.write_text("image,caption\na.png,one\nb.png,two\na.png,three\na.png,four\n")
+    report = convert_from("csv", table, tmp_path / "set", choice=FieldMapping(codecs={"image": "image"}))
+    (fact,) = [fact for fact in report.noticed if fact.what == "files_named_again"]
+    assert (report.samples, fact.count, fact.example) == (4, 2, "a.png")
+    assert fact.text == (
+        "at least 2 times, a file is named again, and its contents are stored again; `brand convert images FOLDER DST"
+        " --table TABLE --key NAME --gather COLUMN` stores each image once"
+    )
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).rename(folder / name)
+    options = ["--table", table, "--key", "image", "--gather", "caption"]
+    assert run("convert", "images", folder, tmp_path / "once", *options).code == 0
+    data = brand.BrandDataset(tmp_path / "once", expand="caption")
+    assert [data[at]["caption"] for at in range(4)] == ["one", "three", "four", "two"]
+
+
 def test_one_name_in_a_field_of_lists_is_a_list_of_one_file(named: Path) -> None:
     """LLaVA writes one name, a list of names, or none: `--field image=list[image]` takes all three."""
     rows: list[dict[str, Any]] = [{"image": "img/0.png"}, {"image": ["img/0.png", "img/1.png"]}, {}, {"image": None}]
@@ -492,26 +515,3 @@ def test_names_that_the_user_wants_as_texts_are_not_told(named: Path) -> None:
     path = write_lines(named, [{"file": "img/0.png"}])
     told = run("convert", "jsonl", path, named / "set", "--json", "--field", "file=str")
     assert [note for note in told.json["notes"] if "names" in note] == []
-
-
-def test_images_that_several_rows_name_are_counted(tmp_path: Path) -> None:
-    """Each row stores them again; the command of the note stores them once."""
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(png(2, 2, ord(name[0])))
-    table = tmp_path / "captions.csv"
-    table.write_text("image,caption\na.png,one\nb.png,two\na.png,three\na.png,four\n")
-    report = convert_from("csv", table, tmp_path / "set", choice=FieldMapping(codecs={"image": "image"}))
-    (fact,) = [fact for fact in report.noticed if fact.what == "files_named_again"]
-    assert (report.samples, fact.count, fact.example) == (4, 2, "a.png")
-    assert fact.text == (
-        "at least 2 times, a file is named again, and its contents are stored again; `brand convert images FOLDER DST"
-        " --table TABLE --key NAME --gather COLUMN` stores each image once"
-    )
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).rename(folder / name)
-    options = ["--table", table, "--key", "image", "--gather", "caption"]
-    assert run("convert", "images", folder, tmp_path / "once", *options).code == 0
-    data = brand.BrandDataset(tmp_path / "once", expand="caption")
-    assert [data[at]["caption"] for at in range(4)] == ["one", "three", "four", "two"]

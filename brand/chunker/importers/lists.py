@@ -79,6 +79,7 @@ def with_files(
     facts about files that are named again; `once` ends their sentence if a field holds one image.
     """
     codecs = {name: codec for name, codec in schema.variable if ELEMENTS.get(codec, codec) in _MEDIA}
+    lists = {name: codec in ELEMENTS for name, codec in codecs.items()}
     repeats = {name: _Repeats(name, once if codec == "image" else "") for name, codec in codecs.items()}
     for block in blocks:
         if not isinstance(block, Block) or not any(_has_names(block.columns[name]) for name in codecs):
@@ -86,7 +87,7 @@ def with_files(
         else:
             for name, found in repeats.items():
                 found.count(block.columns[name])
-            yield from _with_files({name: codec in ELEMENTS for name, codec in codecs.items()}, block, folder)
+            yield from _with_files(lists, block, folder)
     for found in repeats.values():
         yield from found.noticed()
 
