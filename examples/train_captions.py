@@ -3,7 +3,7 @@
     python examples/data/published.py data coco
     python examples/train_captions.py data/coco captions.brand
 
-An image is stored and decoded once, with all its captions: five, and some images have more.
+An image is stored once, with all its captions: five, and some images have more.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class Captions:
         return {"key": name, "image": (self.folder / name).read_bytes(), "captions": captions}
 
 
-def pairs(samples: list[Any]) -> tuple[Any, ...]:
-    """Return the pairs of a batch: image n of `images` belongs to caption n; texts are UTF-8, padded with 0."""
-    expanded = [(key, torch.from_numpy(image), text) for key, image, captions in samples for text in captions]
-    keys, images, texts = zip(*expanded, strict=True)
+def collate(samples: list[Any]) -> tuple[Any, ...]:
+    """Return what identifies each pair, the images, and the captions as UTF-8, padded with 0."""
+    keys, images, texts = zip(*samples, strict=True)
     tokens = pad_sequence([torch.tensor([1, *text.encode()]) for text in texts], batch_first=True)
-    return list(zip(keys, texts, strict=True)), torch.stack(images), tokens
+    return list(zip(keys, texts, strict=True)), torch.stack([torch.from_numpy(image) for image in images]), tokens
 
 
 class Captioner(nn.Module):
@@ -64,8 +63,8 @@ if __name__ == "__main__":
     schema = {"key": "str", "image": "image", "captions": "list[str]"}
     brand.pack(Captions(Path(sys.argv[1]), "train2017"), sys.argv[2], schema)
     decode, fields = {"image": brand.DecodeImage(size=(32, 32))}, ("key", "image", "captions")
-    ds = brand.BrandDataset(sys.argv[2], fields=fields, decode=decode, memory="1GB")
-    loader = brand.BrandLoader(ds, batch_size=4, collate_fn=pairs)
+    ds = brand.BrandDataset(sys.argv[2], expand="captions", fields=fields, decode=decode, memory="1GB")
+    loader = brand.BrandLoader(ds, batch_size=16, collate_fn=collate)
     torch.manual_seed(0)
     model = Captioner()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -248,6 +248,8 @@ def test_captions_of_coco_are_those_of_the_json(bench: Bench) -> None:
         assert image == (root / "train2017" / key).read_bytes()
         found[key] = captions
     assert found == dict(expected)
+    pairs = list(every(made, expand="captions", fields=("key", "captions")))
+    assert pairs == [(key, text) for key in found for text in found[key]]
     assert sorted({len(some) for some in found.values()}) == [5, 6]
 
 
@@ -340,3 +342,28 @@ def test_common_voice_has_the_rows_of_one_table(bench: Bench) -> None:
         assert duration == len(samples) / rate
     for row, (key, file) in zip(rows, every(made, fields=("key", "audio"), decode=False), strict=True):
         assert file == (root / "clips" / row["path"]).read_bytes(), key
+
+
+@pytest.mark.parametrize(("example", "name"), [(file, name) for file, names in MADE.items() for name in names])
+def test_every_checksum_is_right(bench: Bench, example: str, name: str) -> None:
+    """`brand verify` reads every byte of each data set."""
+    bench.prepared(example, name)
+    assert "every checksum right" in bench.printed(f"brand verify {name}.brand")
+
+
+@pytest.mark.parametrize(
+    ("example", "name", "source"),
+    [
+        ("train_table.py", "kaggle", "kaggle/train_images"),
+        ("train_speech.py", "librispeech", "LibriSpeech/dev-clean"),
+    ],
+)
+def test_a_folder_comes_back_bit_for_bit(bench: Bench, example: str, name: str, source: str) -> None:
+    """With the tables of texts of LibriSpeech."""
+    bench.prepared(example, name)
+    bench.printed(f"brand unpack {name}.brand {name}-back")
+    trees = [
+        {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (bench.folder / "data" / source, bench.folder / f"{name}-back")
+    ]
+    assert trees[0] == trees[1]

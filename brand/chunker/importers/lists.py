@@ -169,9 +169,9 @@ def _contents(value: Any, folder: SourcePath) -> Any:
     if "://" in value:
         raise ValueError(f"{value!r} is a URL, and URLs are not downloaded")
     path = value
-    if PurePosixPath(value).is_absolute() and isinstance(folder, Path):
+    if value.startswith("/") and isinstance(folder, Path):
         path = os.path.relpath(value, folder.absolute())
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(value).parts + PurePosixPath(path).parts:
+    if path.startswith("/") or ".." in (*value.split("/"), *path.split("/")):
         raise ValueError(f"it names the file {value!r}, which is not below the folder")
     try:
         return (folder / path).read_bytes()
