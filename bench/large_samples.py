@@ -363,7 +363,6 @@ def measure(source: str, size: str, arguments: argparse.Namespace) -> dict[str, 
         make(folder, int(size_of(size)), total)
     found: dict[str, Any] = {"source": source, "size": size, "passes": passes, "gigabytes": arguments.gigabytes}
     for step in ("read", "write", "convert"):
-        os.sync()  # the bytes of an earlier step do not slow this one down
         shutil.rmtree(out, ignore_errors=True)
         found[step] = limited(step, source, size, arguments)
     for path in (folder, out):
