@@ -43,8 +43,10 @@ from brand.formats.values import LARGE
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
-_NUMBERS: Final = ("int", "ndarray", "json")
+_SEQUENCES: Final = ("List", "LargeList", "Sequence")
+"""Types of lists of Hugging Face."""
 _CONTENTS: Final = ("bytes", "image", "audio")
+_NUMBERS: Final = ("int", "ndarray", "list[int]", "json")
 """Codecs that keep the numbers of classes."""
 _LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
@@ -399,14 +401,16 @@ class ArrowFields:
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
         pairs = self.fields.pairs
-        names = {n: names for c, n, _ in pairs if (names := _class_names(features.get(c, {}))) is not None}
-        labels = names.pop("label", None)
-        self.classes = labels if labels and self.fields.schema.codec("label") == "int" else None
-        self.field_classes: dict[str, tuple[str, ...]] = {
-            name: names[name] for name, codec in self.fields.schema.fields if name in names and codec in _NUMBERS
-        }
-        """Names of the values of other fields than `label`."""
         self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
+        self.field_classes: dict[str, tuple[str, ...]] = {
+            f"{field}.{path}" if path else field: names
+            for column, field, codec in pairs
+            for path, names in self._named[column].items()
+            if codec in (_NUMBERS if not path else ("json",))
+        }
+        """Names of the values of other fields than an `int` field `label`, and of numbers in JSON, by field or path."""
+        is_label = dict(self.fields.schema.fields).get("label") == "int"
+        self.classes = self.field_classes.pop("label", None) if is_label else None
         self.decode = {
             name: _decode_default(feature)
             for column, name, codec in pairs
@@ -470,7 +474,7 @@ def _features(schema: Any) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError):
         return {}
     features = {  # lists of earlier versions of datasets are [inner feature]
-        name: {"feature": value[0]} if isinstance(value, list) and len(value) == 1 else value
+        name: {"feature": value[0], "_type": "List"} if isinstance(value, list) and len(value) == 1 else value
         for name, value in (features or {}).items()
     }
     return {name: value for name, value in features.items() if isinstance(value, dict)}
@@ -486,12 +490,25 @@ def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
     return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
 
 
-def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the names of a `ClassLabel`, or of lists of them."""
-    while isinstance(inner := feature.get("feature"), dict):
-        feature = inner
+def _class_names(feature: Any) -> dict[str, tuple[str, ...]]:
+    """Return the names of a `ClassLabel`, or of lists of them, at an empty path; of those in structs by their path."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif isinstance(feature, dict) and feature.get("_type") in _SEQUENCES and "feature" in feature:
+            feature = feature["feature"]
+        else:
+            break
+    if not isinstance(feature, dict):
+        return {}
     names = feature.get("names")
-    return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
+    if feature.get("_type") == "ClassLabel":
+        return {"": tuple(map(str, names))} if isinstance(names, list) else {}
+    found = {}
+    for key, inner in feature.items():
+        for path, some in _class_names(inner).items() if isinstance(inner, dict | list) else ():
+            found[f"{key}.{path}" if path else key] = some
+    return found
 
 
 def _codec_of_first(arrays: Iterable[Any], layout: str) -> str:

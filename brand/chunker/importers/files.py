@@ -379,5 +379,7 @@ def index_errors(path: SourcePath, what: str) -> Iterator[None]:
         raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
     except NotADirectoryError as error:
         raise SourceError(str(path.parent), f"it is a file, not a folder of {what}") from error
+    except OSError as error:
+        raise SourceError(str(path), f"it cannot be read: {cause_of(error)}") from error
     except Exception as error:  # the index may hold anything in place of what is read from it
         raise SourceError(str(path), f"it is not an index of {what}: {cause_of(error)}") from error
