@@ -136,6 +136,7 @@ def linked(
 
 
 def write_tar(path: Path, size: int, total: int) -> None:
+    """Write a tar file."""
     with path.open("wb") as file:
         for number, sample in enumerate(some(size, total)):
             head = tarfile.TarInfo(f"{number:08d}.bin")
@@ -147,12 +148,14 @@ def write_tar(path: Path, size: int, total: int) -> None:
 
 
 def write_jsonl(path: Path, size: int, total: int) -> None:
+    """Write lines of JSON."""
     with path.open("w") as file:
         for number, sample in enumerate(some(size, total)):
             file.write(f'{{"i": {number}, "x": "{text(sample)}"}}\n')
 
 
 def write_csv(path: Path, size: int, total: int) -> None:
+    """Write a table as text."""
     with path.open("w") as file:
         file.write("i,x\n")
         for number, sample in enumerate(some(size, total)):
@@ -186,6 +189,7 @@ def write_parquet_pages(path: Path, size: int, total: int) -> None:
 
 
 def write_arrow(path: Path, size: int, total: int) -> None:
+    """Write a stream of Arrow."""
     import pyarrow
 
     table = _table(size, total)
@@ -194,6 +198,7 @@ def write_arrow(path: Path, size: int, total: int) -> None:
 
 
 def saved(folder: Path, size: int, total: int) -> None:
+    """Make a folder as `Dataset.save_to_disk` does."""
     linked(write_arrow, "data-{:05d}.arrow")(folder, size, total)
     files = [{"filename": path.name} for path in sorted(folder.glob("*.arrow"))]
     (folder / "state.json").write_text(json.dumps({"_data_files": files}))
@@ -207,7 +212,8 @@ def mds(folder: Path, size: int, total: int) -> None:
     shards = [
         {
             "column_encodings": ["bytes"], "column_names": ["x"], "column_sizes": [None], "compression": None,
-            "format": "mds", "hashes": [], "raw_data": {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}},
+            "format": "mds", "hashes": [],
+            "raw_data": {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}},
             "samples": count, "size_limit": None, "version": 2, "zip_data": None,
         }
         for path in sorted(folder.glob("*.mds"))
@@ -229,6 +235,7 @@ def _write_mds(path: Path, size: int, total: int) -> None:
 
 
 def write_tokens(path: Path, size: int, total: int) -> None:
+    """Write a file of tokens, of which two bytes are one."""
     with path.open("wb") as file:
         for sample in some(size, total):
             file.write(sample.data)
@@ -363,7 +370,6 @@ def measure(source: str, size: str, arguments: argparse.Namespace) -> dict[str, 
         make(folder, int(size_of(size)), total)
     found: dict[str, Any] = {"source": source, "size": size, "passes": passes, "gigabytes": arguments.gigabytes}
     for step in ("read", "write", "convert"):
-        os.sync()  # the bytes of an earlier step do not slow this one down
         shutil.rmtree(out, ignore_errors=True)
         found[step] = limited(step, source, size, arguments)
     for path in (folder, out):

@@ -4,6 +4,7 @@ webdataset  tar files
 mds         the folders of mosaicml-streaming
 litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
+pages       large pages of Parquet files, value by value
 csvfiles    CSV and TSV
 jsonfiles   JSON Lines, and JSON files of arrays
 jsonvalues  the values of a JSON file, one at a time

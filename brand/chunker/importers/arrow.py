@@ -37,7 +37,7 @@ from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
-from brand.formats.record import Numbered
+from brand.formats.record import Numbered, together
 from brand.formats.values import LARGE
 
 MOST_ROWS: Final = 1 << 15
@@ -296,7 +296,13 @@ def array_of(kind: Any, values: Sequence[bytes | memoryview | None], beside: Any
     library = arrow()
     contents = kind.field("bytes").type if library.types.is_struct(kind) else kind
     large = library.types.is_large_binary(contents) or library.types.is_large_string(contents)
-    made = library.array(values, library.large_binary() if large else library.binary()).view(contents)
+    # `pyarrow.array` never frees a memoryview that it is given.
+    present = [value for value in values if value is not None]
+    offsets = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
+    data = present[0] if len(present) == 1 else together(present)
+    valid = np.packbits([value is not None for value in values], bitorder="little")
+    parts_of = (valid, offsets.astype(np.int64 if large else np.int32), data)
+    made = library.Array.from_buffers(contents, len(values), list(map(library.py_buffer, parts_of)))
     if not library.types.is_struct(kind):
         return made
     parts = {field.name: part for field, part in zip(beside.type, beside.flatten(), strict=True)} | {"bytes": made}
