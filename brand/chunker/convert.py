@@ -18,7 +18,6 @@ from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.beside import images_request
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
-from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.importers.utterances import Utterances
@@ -27,6 +26,7 @@ from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.labels import NewLabels
+from brand.chunker.sources.objects import connections
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -80,7 +80,8 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
+    with connections():
+        return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
 
 
 def convert_audio(
@@ -105,12 +106,14 @@ def convert_audio(
     names other columns, which become `str` fields. `dialect` is the form of a table
     (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    request, started = make_request(src, dst, "audio", options, transcripts, columns, dialect), time.monotonic()
-    if request.table is None or (kind := kind_of_manifest(request.table)) is None:
-        return _convert_folder(request, dst, on_progress)
-    _check_dry_run(request.options)
-    source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
-    return _convert_shards("audio", source, dst, request.options, on_progress, started)
+    started = time.monotonic()
+    with connections():
+        request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
+        if request.table is None or (kind := kind_of_manifest(request.table)) is None:
+            return _convert_folder(request, dst, on_progress)
+        _check_dry_run(request.options)
+        source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
+        return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
 def convert_from(

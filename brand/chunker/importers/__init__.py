@@ -20,7 +20,7 @@ hub         Parquet files of the Hugging Face Hub
 lists       lists of files, and files that a text names
 beside      a table beside a folder of images
 files       the files of a source, also compressed ones
-objects     the files of a source in a store, read as streams
+finding     the files of a source in a store or in a zip
 walk        the files below a folder, and which are data
 partitions  columns in the names of folders
 """

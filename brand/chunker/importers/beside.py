@@ -6,7 +6,6 @@ column `file_name`: the convention of `datasets` of Hugging Face. Its other colu
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,9 @@ from brand.chunker.importers.fields import FieldMapping, field_name
 from brand.chunker.importers.files import COMPRESSED
 from brand.chunker.plan.plan import Options
 from brand.chunker.sources.filetable import FileTable
-from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
+from brand.chunker.sources.objects import SourcePath, is_below
+from brand.chunker.sources.request import FolderRequest, Target, make_request, source_folder, source_of
+from brand.chunker.sources.trees import folders_in, tree_of
 from brand.errors import UsageError, counted
 
 _SHOWN: Final = 5
@@ -38,10 +39,10 @@ def images_request(
     choice: FieldMapping | None,
 ) -> FolderRequest:
     """Check the arguments of `convert_images`, and open the table. Raises `UsageError`, `SourceError`."""
-    path = None if table is None else local_source(table)
-    root, given = source_folder(src, options), Path(os.path.normpath(local_source(src)))
-    above = [folder for folder in root.parents if folder.is_relative_to(given)]
-    tables = [folder / name for folder in above for name in _METADATA if (folder / name).is_file()]
+    path = None if table is None else source_of(table)
+    root, given = source_folder(src, options), source_of(src)
+    above = [folder for folder in root.parents if is_below(folder, given)]
+    tables = [folder / name for folder in above for name in _METADATA if tree_of(folder).is_file(name)]
     if tables and table is None:
         raise UsageError(
             f"{tables[0]} is a table above the split {root.name}: --split all converts all splits with it, or move its"
@@ -52,14 +53,14 @@ def images_request(
 
 
 def _table_beside(
-    root: Path, table: str | os.PathLike[str] | None, key: str | None, choice: FieldMapping | None, field: str
+    root: SourcePath, table: SourcePath | None, key: str | None, choice: FieldMapping | None, field: str
 ) -> FileTable | None:
     """Return the table that the user names, or the one that is at the top of the folder; None if there is none.
 
     `key` is the column that names the files, and `field` the field of their contents. Raises `UsageError`,
     `SourceError`.
     """
-    path = _found(root) if table is None else Path(table)
+    path = _found(root) if table is None else table
     if path is None:
         if key is not None or choice is not None:
             raise UsageError("--key, --columns, --field and --null are about a table: name it with --table")
@@ -67,7 +68,7 @@ def _table_beside(
     if not path.is_file():
         what = "it is not a file" if path.exists() else "there is no such file"
         raise UsageError(f"{path}: {what}: --table names a table, CSV, TSV, JSON lines or Parquet")
-    plain = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+    plain = Path(Path(path.name).stem) if path.suffix.lower() in COMPRESSED else path
     kind = _KINDS.get(plain.suffix.lower())
     if kind is None:
         raise UsageError(f"{path}: a table has one of the endings {', '.join(_KINDS)}")
@@ -80,12 +81,13 @@ def _table_beside(
         raise UsageError(f"{path}: {error}{hint}") from error
 
 
-def _found(root: Path) -> Path | None:
-    found = [root / name for name in _METADATA if (root / name).is_file()]
+def _found(root: SourcePath) -> SourcePath | None:
+    tree = tree_of(root)
+    found = [root / name for name in _METADATA if tree.is_file(name)]
     if len(found) > 1:
         names = " and ".join(path.name for path in found)
         raise UsageError(f"{root} has {names}: name one of them with --table, and move the others away")
-    below = sorted({path.parent.name for name in _METADATA for path in root.glob(f"*/{name}")})
+    below = sorted({folder for folder in folders_in(root) for name in _METADATA if tree.is_file(f"{folder}/{name}")})
     if below and not found:
         there = f"{counted(len(below), 'folder')} in it ({', '.join(below[:_SHOWN])})"
         has = "has" if len(below) == 1 else "have"
@@ -96,10 +98,10 @@ def _found(root: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+def _opened(path: SourcePath, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
     columns = (*choice.columns, key) if choice.columns else ()
     codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
-    source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs))
+    source = open_shards(kind, str(path), replace(choice, columns=columns, codecs=codecs))
     name = choice.names.get(key) or field_name(key)
     for taken in (field, "key"):
         if taken != name and taken in source.schema.names:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import UsageError
 from brand.formats.header import ELEMENTS, Schema

@@ -29,12 +29,12 @@ from brand.chunker.importers.arrow import (
 )
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.objects import ObjectPath, is_pattern
+from brand.chunker.importers.finding import is_pattern, place_of
 from brand.chunker.importers.partitions import partitions_of
+from brand.chunker.sources.objects import ObjectPath
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
-from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
@@ -112,7 +112,9 @@ def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
     if isinstance(src, list):
         return False
     text = os.fspath(src)
-    return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES) if is_url(src) else not Path(src).is_dir()
+    if isinstance(place_of(text), ObjectPath):
+        return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES)
+    return not Path(src).is_dir()
 
 
 def _partitions(paths: Sequence[str]) -> list[Any]:
@@ -149,7 +151,7 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        source = file.path.open_for_jumps() if isinstance(file.path, ObjectPath) else file.path
         opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
     try:
         with opened as parquet:
