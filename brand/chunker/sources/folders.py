@@ -118,8 +118,11 @@ def split_folder(root: SourcePath, options: Options) -> SourcePath:
 def _only_folder(root: SourcePath) -> SourcePath:
     if not isinstance(root, ObjectPath) or not is_zip(root.root) or root.path.parts:
         return root
-    inside = [entry for entry in tree_of(root).entries("") if not _is_ignored(entry[0])]
-    return root / inside[0][0] if len(inside) == 1 and inside[0][1] else root
+    with suppress(FileNotFoundError):
+        inside = [entry for entry in tree_of(root).entries("") if not _is_ignored(entry[0])]
+        if len(inside) == 1 and inside[0][1]:
+            return root / inside[0][0]
+    return root
 
 
 def _folders_in(root: SourcePath) -> list[str]:
@@ -222,7 +225,7 @@ class _Scan(_Findings):
     def add_faults(self) -> None:
         """Add the files that the tree cannot read, except those that would be ignored."""
         for key, reason in self.tree.faults().items():
-            if any(map(_is_ignored, key.split("/"))):
+            if any(_is_ignored(part) for part in key.split("/") if part not in (".", "..")):
                 self.ignored += 1
             else:
                 self.problems.append(Problem.of(key, reason))

@@ -368,6 +368,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
+    if isinstance(request.root, ObjectPath) and is_zip(request.root.root) and request.root.path.parts:
+        notes.append(f"The files are those of the folder {request.root.path} of the zip")
     unusable, without_row = {problem.path for problem in folder.problems}, np.zeros(0, bool)
     noticed = [*folder.noticed]
     if rows is not None:

@@ -61,14 +61,18 @@ class ZipStore:
         """Name -> why the file cannot be read."""
         with file() as opened:
             found, self._end = _directory(name, opened)
-        times = Counter(_name_of(info) for info in found)
+        times, places = Counter(map(_name_of, found)), Counter(info.header_offset for info in found)
         self._index: dict[str, int] = {}
         members = list[_Member]()
         for info in found:
             member = _name_of(info)
-            fault = _fault(info, member) or ("the zip holds several files of this name" if times[member] > 1 else "")
+            fault = _fault(info, member)
+            if times[member] > 1:
+                fault = fault or "the zip holds several files of this name"
+            if not 0 <= info.header_offset < self._end or places[info.header_offset] > 1:
+                fault = fault or "its place in the zip is that of another file, or outside: the zip is damaged"
             if info.is_dir() or member.endswith("/"):
-                if not fault or times[member] > 1:
+                if _is_below(member):
                     self.folders.add(member.rstrip("/"))
             elif fault:
                 self.faults[member] = fault
@@ -112,20 +116,20 @@ class ZipStore:
         return self.fetch(name, most)[0]
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file to be read from front to back. Raises OSError, and later any error of a damaged file."""
+        """Open a file to be read from front to back; a jump back begins at the front. Raises OSError."""
         member = self._member(name)
         with _reading(f"{self.name}/{name}"):
             file = self._file()
             file.seek(member.at)
             header = file.read(_HEADER.size)
             file.seek(member.at + _past_header(memoryview(header)))
-        contents = cast(io.RawIOBase, _opened(name, member, file))
+        contents = _Contents(f"{self.name}/{name}", _opened(name, member, file))
         return cast(BinaryIO, io.BufferedReader(contents, _BUFFER))
 
     def open_unpacked(self, name: str) -> BinaryIO:
         """Return a copy of a file on the disk of this machine, in which any jump is fast. Raises OSError."""
         copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
-        with _reading(f"{self.name}/{name}"), self.open(name) as file:
+        with self.open(name) as file:
             while data := file.read(_PIECE):
                 copy.write(data)
         copy.seek(0)
@@ -138,6 +142,42 @@ class ZipStore:
         if name not in self._index:
             raise FileNotFoundError(errno.ENOENT, "there is no such file in the zip", url)
         return _Member(*self._members[self._index[name]].tolist())
+
+
+class _Contents(io.RawIOBase):
+    """The contents of a file, with the errors of `_reading`."""
+
+    def __init__(self, url: str, file: zipfile.ZipExtFile) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position, and read what is before it."""
+        with _reading(self._url):
+            return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill a buffer as far as there are bytes; return their number, 0 at the end."""
+        with _reading(self._url):
+            data = self._file.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the zip."""
+        self._file.close()
+        super().close()
 
 
 def _directory(name: str, file: BinaryIO) -> tuple[list[zipfile.ZipInfo], int]:
@@ -173,7 +213,7 @@ def _fault(info: zipfile.ZipInfo, name: str) -> str:
     """Return why a file of a zip cannot be read; an empty text if it can."""
     if any("\udc80" <= character <= "\udcff" for character in name):
         return "the name is not valid UTF-8: unzip the file with -O ENCODING, and convert the folder"
-    if any(part in ("", ".", "..") for part in name.rstrip("/").split("/")):
+    if not _is_below(name):
         return "the name is not that of a file below the zip"
     if info.flag_bits & _ENCRYPTED:
         return f"it is encrypted: {_UNZIP}"
@@ -183,6 +223,10 @@ def _fault(info: zipfile.ZipInfo, name: str) -> str:
     if stat.S_ISLNK(info.external_attr >> 16):
         return f"a symbolic link: {_UNZIP}"
     return ""
+
+
+def _is_below(name: str) -> bool:
+    return not any(part in ("", ".", "..") for part in name.rstrip("/").split("/"))
 
 
 def _past_header(raw: memoryview) -> int:
