@@ -17,6 +17,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.beside import images_request
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.finding import place_of
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
@@ -171,8 +172,8 @@ def _convert_shards(
 
 
 def _is_streamed(kind: str, scheme: str) -> bool:
-    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    return scheme != "file" and (scheme == "hf") == (kind == "hf")
+    """Return whether an importer reads a URL itself: that for `hf` those of the Hub, too."""
+    return scheme not in ("file", "hf") or kind == scheme
 
 
 def convert_tokens(
@@ -189,8 +190,11 @@ def convert_tokens(
     sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
     """
     started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    path = local_source(src)
+    if not isinstance(place_of(path), Path):
+        raise UsageError(f"{path} is in a zip, and token files are read in any order: unzip it, and convert the files")
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
-        source = open_tokens(local_source(src), tokens, work.folder)
+        source = open_tokens(path, tokens, work.folder)
         report = Conversion(work, source, "tokens", None, options, on_progress).run()
     notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
     return replace(report, notes=notes, seconds=time.monotonic() - started)

@@ -34,7 +34,6 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, silent
-from brand.stores.url import is_url
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -51,7 +50,7 @@ FORMATS: Final = tuple(_HOMES)
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
-    if kind == "hf" and is_url(src):
+    if kind == "hf" and os.fspath(src).startswith("hf://"):
         from brand.chunker.importers.hub import open_hub
 
         return open_hub(os.fspath(src), choice, on_progress)

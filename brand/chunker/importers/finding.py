@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from brand.chunker.importers.walk import refuse_tables
@@ -41,6 +41,17 @@ def place_of(src: str) -> SourcePath:
     # Braces and the like are no characters of a URL, so the part before them is parsed alone.
     mark = _PATTERN.search(src)
     return source_path(src if mark is None else src[: mark.start()].rpartition("/")[0] or ".")
+
+
+def folders_with(root: SourcePath, name: str) -> list[str]:
+    """Return the folders below a source that hold a file of this name, sorted. Raises `SourceError`, `UsageError`."""
+    if isinstance(root, Path):
+        return sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"**/{name}"))
+    try:
+        found = [path.path.parent for path in _listed(root) if path.name == name]
+    except OSError as error:
+        raise SourceError(str(root), f"cannot be listed: {error.strerror}") from error
+    return sorted(path.relative_to(root.path).as_posix() for path in found)
 
 
 def find_objects(

@@ -29,9 +29,9 @@ from brand.chunker.importers.arrow import (
 )
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.finding import is_pattern, place_of
+from brand.chunker.importers.finding import folders_with, is_pattern, place_of
 from brand.chunker.importers.partitions import partitions_of
-from brand.chunker.sources.objects import ObjectPath
+from brand.chunker.sources.objects import ObjectPath, SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
@@ -44,6 +44,7 @@ _LARGE_PAGE: Final = 256 << 20
 _PAGE_HELD: Final = 2
 """Forms of a page in the memory of Arrow: decompressed, and as values."""
 _DAMAGED: Final = "it is damaged or truncated"
+_STATE: Final = "state.json"
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
@@ -157,6 +158,8 @@ def _opened(file: ImportFile) -> Iterator[Any]:
         with opened as parquet:
             yield parquet
     finally:
+        if not isinstance(source, Path):
+            source.close()
         arrow().default_memory_pool().release_unused()
 
 
@@ -205,9 +208,9 @@ class Saved(ArrowShards):
 
     kind = "hf"
 
-    def __init__(self, root: Path, choice: FieldMapping) -> None:
+    def __init__(self, root: SourcePath, choice: FieldMapping) -> None:
         arrow()
-        state = root / "state.json"
+        state = root / _STATE
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -239,14 +242,17 @@ class Saved(ArrowShards):
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
     """Return the source in a folder of `save_to_disk`, or in Parquet files. Raises `SourceError`, `UsageError`."""
     arrow()
-    root = Path(src)
-    if (root / "state.json").exists():
+    text, found = os.fspath(src), "Parquet file, and no state.json, so `save_to_disk` did not write it"
+    if is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES):
+        return Parquet(src, choice, found)
+    root = source_path(text)
+    if (root / _STATE).exists():
         return Saved(root, choice)
-    saved = sorted(path.parent.relative_to(root).as_posix() for path in root.glob("**/state.json"))
+    saved = folders_with(root, _STATE)
     if not saved:
         if (root / "dataset_dict.json").exists():
             raise SourceError(os.fspath(src), "it has no splits")
-        return Parquet(src, choice, "Parquet file, and no state.json, so `save_to_disk` did not write it")
+        return Parquet(src, choice, found)
     if choice.split == ALL:
         raise UsageError(
             f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"

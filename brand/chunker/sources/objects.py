@@ -78,7 +78,8 @@ def connections() -> Iterator[None]:
     finally:
         _stores.clear()
         _zips.clear()
-        _unpacked.clear()
+        while _unpacked:
+            _unpacked.popitem()[1].close()
         _open.close()
 
 

@@ -14,7 +14,7 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final, NamedTuple, cast
 
@@ -61,7 +61,8 @@ class ZipStore:
         """Name -> why the file cannot be read."""
         with file() as opened:
             found, self._end = _directory(name, opened)
-        times, places = Counter(map(_name_of, found)), Counter(info.header_offset for info in found)
+        self._starts = np.sort(np.array([*(info.header_offset for info in found), self._end], np.int64))
+        times, places = Counter(map(_name_of, found)), Counter(self._starts.tolist())
         self._index: dict[str, int] = {}
         members = list[_Member]()
         for info in found:
@@ -69,7 +70,8 @@ class ZipStore:
             fault = _fault(info, member)
             if times[member] > 1:
                 fault = fault or "the zip holds several files of this name"
-            if not 0 <= info.header_offset < self._end or places[info.header_offset] > 1:
+            begin, end = info.header_offset, info.header_offset + _HEADER.size + info.compress_size
+            if not 0 <= begin < end <= self._after(begin) or places[begin] > 1:
                 fault = fault or "its place in the zip is that of another file, or outside: the zip is damaged"
             if info.is_dir() or member.endswith("/"):
                 if _is_below(member):
@@ -80,7 +82,6 @@ class ZipStore:
                 self._index[member] = len(members)
                 members.append(_member_of(info))
         self._members = np.array(members, _FACTS)
-        self._starts = np.sort(np.fromiter((info.header_offset for info in found), np.int64, len(found)))
 
     def __repr__(self) -> str:
         return f"ZipStore({self.name}, {len(self._index):,} files)"
@@ -101,9 +102,7 @@ class ZipStore:
         member, url = self._member(name), f"{self.name}/{name}"
         if member.size > most:
             raise OSError(errno.EFBIG, f"it has {member.size:,} bytes, and at most {most:,} are read", url)
-        after = int(np.searchsorted(self._starts, member.at, "right"))
-        end = int(self._starts[after]) if after < len(self._starts) else self._end
-        size = min(end - member.at, _HEADER.size + _LONGEST + member.packed)
+        size = min(self._after(member.at) - member.at, _HEADER.size + _LONGEST + member.packed)
         raw = memoryview(self._piece(member.at, size))
         with _reading(url), _opened(name, member, io.BytesIO(raw[_past_header(raw) :])) as contents:
             data = contents.read(member.size)
@@ -117,23 +116,30 @@ class ZipStore:
 
     def open(self, name: str) -> BinaryIO:
         """Open a file to be read from front to back; a jump back begins at the front. Raises OSError."""
-        member = self._member(name)
-        with _reading(f"{self.name}/{name}"):
-            file = self._file()
+        member, url = self._member(name), f"{self.name}/{name}"
+        with ExitStack() as held, _reading(url):
+            file = held.enter_context(self._file())
             file.seek(member.at)
             header = file.read(_HEADER.size)
             file.seek(member.at + _past_header(memoryview(header)))
-        contents = _Contents(f"{self.name}/{name}", _opened(name, member, file))
+            held.pop_all()
+        contents = _Contents(url, _opened(name, member, file))
         return cast(BinaryIO, io.BufferedReader(contents, _BUFFER))
 
     def open_unpacked(self, name: str) -> BinaryIO:
         """Return a copy of a file on the disk of this machine, in which any jump is fast. Raises OSError."""
         copy = TemporaryFile()  # noqa: SIM115 - the caller closes it
-        with self.open(name) as file:
+        with ExitStack() as held, self.open(name) as file:
+            held.enter_context(copy)
             while data := file.read(_PIECE):
                 copy.write(data)
-        copy.seek(0)
+            held.pop_all()
         return cast(BinaryIO, copy)
+
+    def _after(self, place: int) -> int:
+        """Return where the next file begins, or the directory; 0 behind that."""
+        following = int(np.searchsorted(self._starts, place, "right"))
+        return min(int(self._starts[following]), self._end) if following < len(self._starts) else 0
 
     def _member(self, name: str) -> _Member:
         url = f"{self.name}/{name}"
