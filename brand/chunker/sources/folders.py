@@ -25,7 +25,7 @@ from brand.chunker.sources.labels import check_known, missing_classes
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.chunker.sources.objects import ObjectPath, SourcePath, is_zip
 from brand.chunker.sources.splits import ALL, first_word, splits_among
-from brand.chunker.sources.trees import Tree, folders_in, tree_of
+from brand.chunker.sources.trees import FileTree, folders_in, tree_of
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.noticed import Noticed
@@ -212,7 +212,7 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 class _Scan(_Findings):
     """Collects the files of a tree. `exclude` is a file that is no sample."""
 
-    tree: Tree
+    tree: FileTree
     sidecars: tuple[str, ...]
     exclude: SourcePath | None
     split: str | None = None

@@ -1,6 +1,6 @@
 """A folder of files, wherever it is: on this machine, in a store, or in a zip. What is in it, and how is it read?
 
-A `Tree` lists the folders one by one, for a scan. Objects of a store and files of a zip have no folders of their own;
+A `FileTree` lists the folders one by one, for a scan. Objects of a store and files of a zip have no folders of their own;
 `ObjectTree` makes them of one list of all names, which takes about a hundred bytes of memory a file.
 
 `contents` returns the bytes of files, in the order that is asked for. Files on this machine are announced to the
@@ -63,7 +63,7 @@ class FileFacts(NamedTuple):
     """Time of its last change in nanoseconds; for an object, a number made of its version."""
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """The files below a folder; keys are paths below it."""
 
     @property
@@ -92,7 +92,7 @@ class Tree(Protocol):
         """Return files that cannot be read, and that `entries` leaves out: key -> reason."""
 
 
-def tree_of(root: SourcePath, *, follow_links: bool = False) -> Tree:
+def tree_of(root: SourcePath, *, follow_links: bool = False) -> FileTree:
     """Return the tree at a path. Raises `UsageError`, `SourceError` if a store cannot be listed."""
     return ObjectTree(root) if isinstance(root, ObjectPath) else LocalTree(root, follow_links=follow_links)
 
@@ -105,13 +105,13 @@ def folders_in(root: SourcePath) -> list[str]:
 
 
 class LocalTree:
-    """See `Tree`. `follow_links` is whether links may lead out of the folder, or to folders."""
+    """See `FileTree`. `follow_links` is whether links may lead out of the folder, or to folders."""
 
     def __init__(self, root: Path, *, follow_links: bool) -> None:
         self.root, self._follow_links = root, follow_links
 
     def entries(self, folder: str) -> Iterator[tuple[str, bool]]:
-        """See `Tree`."""
+        """See `FileTree`."""
         with os.scandir(self.root / folder) as entries:
             for entry in entries:
                 try:
@@ -121,28 +121,28 @@ class LocalTree:
                 yield entry.name, is_folder
 
     def identity(self, folder: str) -> object:
-        """See `Tree`."""
+        """See `FileTree`."""
         facts = (self.root / folder).stat()
         return facts.st_dev, facts.st_ino
 
     def is_file(self, key: str) -> bool:
-        """See `Tree`."""
+        """See `FileTree`."""
         return (self.root / key).is_file()
 
     def is_same(self, key: str, other: SourcePath) -> bool:
-        """See `Tree`."""
+        """See `FileTree`."""
         return isinstance(other, Path) and (self.root / key).resolve() == other.resolve()
 
     def is_link_to_folder(self, key: str) -> bool:
-        """See `Tree`."""
+        """See `FileTree`."""
         return (self.root / key).is_symlink() and (self.root / key).is_dir()
 
     def faults(self) -> dict[str, str]:
-        """See `Tree`."""
+        """See `FileTree`."""
         return {}
 
     def facts(self, key: str) -> FileFacts | str:
-        """See `Tree`."""
+        """See `FileTree`."""
         path = f"{self.root}/{key}"  # a string: a Path costs more than the system call
         try:
             facts = os.lstat(path)
@@ -162,7 +162,7 @@ class LocalTree:
         return FileFacts(key, facts.st_size, facts.st_mtime_ns)
 
 
-class _Folder:
+class _ListedFolder:
     """The files and folders in one folder of a store."""
 
     def __init__(self) -> None:
@@ -184,12 +184,12 @@ class _Folder:
         return at if at < len(self.names) and self.names[at] == name else None
 
 
-_listed: dict[ObjectPath, dict[str, _Folder]] = {}
+_listed: dict[ObjectPath, dict[str, _ListedFolder]] = {}
 """The folders below the path that was listed last: to list a bucket takes long."""
 
 
 class ObjectTree:
-    """See `Tree`: the objects below a folder of a store, or the files of a zip."""
+    """See `FileTree`: the objects below a folder of a store, or the files of a zip."""
 
     def __init__(self, root: ObjectPath) -> None:
         self.root = root
@@ -205,44 +205,44 @@ class ObjectTree:
         inside = root.path.relative_to(listed.path)
         self._prefix = f"{inside}/" if inside.parts else ""
 
-    def _at(self, folder: str) -> _Folder:
+    def _at(self, folder: str) -> _ListedFolder:
         found = self._below.get(f"{self._prefix}{folder}".rstrip("/"))
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(self.root / folder))
         return found
 
     def entries(self, folder: str) -> Iterator[tuple[str, bool]]:
-        """See `Tree`."""
+        """See `FileTree`."""
         found = self._at(folder)
         yield from ((name, True) for name in sorted(found.folders))
         yield from ((name, False) for name in found.names)
 
     def identity(self, folder: str) -> object:
-        """See `Tree`."""
+        """See `FileTree`."""
         return folder
 
     def is_file(self, key: str) -> bool:
-        """See `Tree`."""
+        """See `FileTree`."""
         folder, _, name = key.rpartition("/")
         with suppress(FileNotFoundError):
             return self._at(folder).find(name) is not None
         return False
 
     def is_same(self, key: str, other: SourcePath) -> bool:
-        """See `Tree`."""
+        """See `FileTree`."""
         return self.root / key == other
 
     def is_link_to_folder(self, key: str) -> bool:  # noqa: ARG002 - there are no links
-        """See `Tree`."""
+        """See `FileTree`."""
         return False
 
     def faults(self) -> dict[str, str]:
-        """See `Tree`."""
+        """See `FileTree`."""
         begin = len(f"{self.root.path}/") if self.root.path.parts else 0
         return {name[begin:]: reason for name, reason in faults_below(self.root).items()}
 
     def facts(self, key: str) -> FileFacts | str:
-        """See `Tree`."""
+        """See `FileTree`."""
         folder, _, name = key.rpartition("/")
         found = self._at(folder)
         at = found.find(name)
@@ -250,13 +250,13 @@ class ObjectTree:
         return FileFacts(key, found.sizes[at], found.marks[at]) if found.sizes[at] else "the file is empty"
 
 
-def _folders_of(root: ObjectPath) -> dict[str, _Folder]:
+def _folders_of(root: ObjectPath) -> dict[str, _ListedFolder]:
     """Return the folders below a path, by their paths below it. Raises OSError, `UsageError`, `SourceError`."""
-    found: dict[str, _Folder] = {}
+    found: dict[str, _ListedFolder] = {}
 
-    def at(folder: str) -> _Folder:
+    def at(folder: str) -> _ListedFolder:
         if folder not in found:
-            found[folder] = _Folder()
+            found[folder] = _ListedFolder()
             if folder:
                 above, _, name = folder.rpartition("/")
                 at(above).folders.add(name)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
@@ -123,7 +124,7 @@ class ZipStore:
             header = file.read(_HEADER.size)
             file.seek(member.at + _past_header(memoryview(header)))
             held.pop_all()
-        contents = _Contents(url, _opened(name, member, file))
+        contents = _Unpacked(url, _opened(name, member, file))
         return cast(BinaryIO, io.BufferedReader(contents, _BUFFER))
 
     def open_unpacked(self, name: str) -> BinaryIO:
@@ -150,7 +151,7 @@ class ZipStore:
         return _Member(*self._members[self._index[name]].tolist())
 
 
-class _Contents(io.RawIOBase):
+class _Unpacked(io.RawIOBase):
     """The contents of a file, with the errors of `_reading`."""
 
     def __init__(self, url: str, file: zipfile.ZipExtFile) -> None:
@@ -244,10 +245,14 @@ def _past_header(raw: memoryview) -> int:
 
 def _opened(name: str, member: _Member, file: BinaryIO) -> zipfile.ZipExtFile:
     """Return the contents of a file, which are checked while they are read."""
-    info = zipfile.ZipInfo(name)
-    info.compress_type, info.compress_size = member.method, member.packed
-    info.file_size, info.CRC = member.size, member.crc
-    return zipfile.ZipExtFile(file, "r", info, close_fileobj=True)
+    info = SimpleNamespace(
+        filename=name,
+        compress_type=member.method,
+        compress_size=member.packed,
+        file_size=member.size,
+        CRC=member.crc,
+    )
+    return zipfile.ZipExtFile(file, "r", cast(zipfile.ZipInfo, info), close_fileobj=True)
 
 
 @contextmanager
