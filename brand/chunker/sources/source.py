@@ -173,20 +173,28 @@ class FolderSource(Source):
 
     def _contents(self, indices: Indices) -> Iterator[_Files]:
         """Yield the contents of each file, and of its text and its JSON if these are in files next to it."""
-        entries, wanted = self.listing.entries[indices], list[FileFacts]()
-        for index, size, mark in zip(
-            indices.tolist(), entries["size"].tolist(), entries["modified_ns"].tolist(), strict=True
-        ):
-            wanted.append(FileFacts(self.listing.key(index), size, mark))
-            wanted += [FileFacts(name, UNKNOWN, 0) for name in self._beside(index) if name]
-        read = contents(self.root, wanted)
-        for index in indices.tolist():
-            file, (text, told) = next(read), self._beside(index)
-            yield file, next(read) if text else None, next(read) if told else None
+        entries, key = self.listing.entries[indices], self.listing.key
+        numbers = indices.tolist()
+        facts = zip(numbers, entries["size"].tolist(), entries["modified_ns"].tolist(), strict=True)
+        wanted = [FileFacts(key(index), size, mark) for index, size, mark in facts]
+        if not (self.with_text or self.with_json):
+            yield from ((data, None, None) for data in contents(self.root, wanted))
+            return
+        beside = [self._beside(index) for index in numbers]
+        read = contents(
+            self.root,
+            [
+                each
+                for file, names in zip(wanted, beside, strict=True)
+                for each in (file, *(FileFacts(name, UNKNOWN, 0) for name in names if name))
+            ],
+        )
+        for text, told in beside:
+            yield next(read), next(read) if text else None, next(read) if told else None
 
     def _beside(self, index: int) -> tuple[str, str]:
         """Return the paths of the text and of the JSON next to a file; an empty text if there is none."""
-        if not (self.with_text or self.with_json) or not self.listing.entries["sidecar"][index]:
+        if not self.listing.entries["sidecar"][index]:
             return "", ""
         text = next(iter(self.sidecars(index, TEXT_BITS)), "") if self.with_text else ""
         return text, next(iter(self.sidecars(index, SIDECARS[".json"])), "") if self.with_json else ""

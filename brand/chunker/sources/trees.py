@@ -1,7 +1,7 @@
 """A folder of files, wherever it is: on this machine, in a store, or in a zip. What is in it, and how is it read?
 
-A `FileTree` lists the folders one by one, for a scan. Objects of a store and files of a zip have no folders of their own;
-`ObjectTree` makes them of one list of all names, which takes about a hundred bytes of memory a file.
+A `FileTree` lists the folders one by one, for a scan. Objects of a store and files of a zip have no folders of their
+own; `ObjectTree` makes them of one list of all names, which takes about a hundred bytes of memory a file.
 
 `contents` returns the bytes of files, in the order that is asked for. Files on this machine are announced to the
 kernel; objects, each of which costs a round trip, are requested many at a time, within a bound of bytes.
@@ -15,10 +15,9 @@ import stat
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -327,7 +326,7 @@ def _of_files(root: Path, files: Sequence[FileFacts]) -> Iterator[Buffer | Sourc
             for file in few:
                 opened.append(_opened(f"{root}/{file.key}", ahead=len(few) > 1))
             for file, descriptor in zip(few, opened, strict=True):
-                yield _attempt(file, partial(_whole, file, descriptor))
+                yield _whole(file, descriptor)
         finally:
             for descriptor in opened:
                 if isinstance(descriptor, int):
@@ -344,27 +343,19 @@ def _opened(path: str, *, ahead: bool) -> int | OSError:
     return descriptor
 
 
-def _attempt(file: FileFacts, read: Callable[[], Buffer]) -> Buffer | SourceError:
+def _whole(file: FileFacts, descriptor: int | OSError) -> Buffer | SourceError:
     try:
-        return read()
-    except SourceError as error:
-        return error
+        if isinstance(descriptor, OSError):
+            raise descriptor
+        if file.size == UNKNOWN:
+            with os.fdopen(os.dup(descriptor), "rb") as stream:
+                return stream.read()
+        if os.fstat(descriptor).st_mtime_ns != file.mark:  # written again, perhaps with equally many bytes
+            return SourceError(file.key, CHANGED)
+        data = os.read(descriptor, file.size + 1) if file.size < LARGE else _read_large(descriptor, file.size + 1)
     except OSError as error:
         return SourceError(file.key, f"cannot be read: {error.strerror}")
-
-
-def _whole(file: FileFacts, descriptor: int | OSError) -> Buffer:
-    if isinstance(descriptor, OSError):
-        raise descriptor
-    if file.size == UNKNOWN:
-        with os.fdopen(os.dup(descriptor), "rb") as stream:
-            return stream.read()
-    if os.fstat(descriptor).st_mtime_ns != file.mark:  # written again, perhaps with equally many bytes
-        raise SourceError(file.key, CHANGED)
-    data = os.read(descriptor, file.size + 1) if file.size < LARGE else _read_large(descriptor, file.size + 1)
-    if len(data) != file.size:
-        raise SourceError(file.key, CHANGED)
-    return data
+    return data if len(data) == file.size else SourceError(file.key, CHANGED)
 
 
 def _read_large(descriptor: int, size: int) -> memoryview:
