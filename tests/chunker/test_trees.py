@@ -26,7 +26,7 @@ from brand.formats.constants import MANIFEST_NAME
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.unpack import unpack
 from tests.chunker.test_importers import FORMATS, SOURCES
-from tests.shop import Shop, shop
+from tests.shop import Shop, Speech, shop
 from tests.support import brand as command
 from tests.support import files_below, running_brand, wait_until
 from tests.tools.audiofiles import tone, written
@@ -542,3 +542,18 @@ def test_the_command(s3: Shop, tmp_path: Path) -> None:
     zipped(s3.folder("set"), tmp_path / "set.zip")
     convert_from("jsonl", tmp_path / "set.zip" / "set", tmp_path / "3", Options(jobs=1), choice=choice)
     assert len(StoredDataSet(tmp_path / "3").sample(0)["images"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["gs", "http"])
+def test_other_stores(kind: Speech, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web server has zips, and no lists of files."""
+    with shop(kind, tmp_path / "shop", monkeypatch) as opened:
+        zipped(pictures(opened.folder("set"), "a", "b c"), opened.folder("set.zip"))
+        convert_images(opened.folder("set"), tmp_path / "local", Options(jobs=1))
+        sources = ["set.zip", "set.zip/set", *(["set"] if kind == "gs" else [])]
+        for number, name in enumerate(sources):
+            convert_images(opened.url(name), tmp_path / str(number), Options(jobs=2))
+            assert data_set_id(tmp_path / str(number)) == data_set_id(tmp_path / "local")
+        if kind == "http":
+            with pytest.raises(UsageError, match="Copy it first, for example with `wget --recursive"):
+                convert_images(opened.url("set"), tmp_path / "out", Options(jobs=1))
