@@ -264,6 +264,8 @@ def _folders_of(root: ObjectPath) -> dict[str, _ListedFolder]:
     begin = len(f"{root.path}/") if root.path.parts else 0
     for entry in entries_below(root):
         folder, _, name = entry.name[begin:].rpartition("/")
+        if not name:  # an empty object that stands for the folder itself
+            continue
         files = at(folder)
         files.names.append(name)
         files.sizes.append(entry.size)
