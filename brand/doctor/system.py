@@ -2,8 +2,8 @@
 
 Each feature is tried, because a sandbox may forbid features that its kernel has.
 
-processes       the data server is notified when a training ends (pidfd_open, Linux 5.3)
-shared memory   samples are in an anonymous file that no other process can change (memfd, seals)
+processes       the data server is notified when a training ends (pidfd_open); without it, it looks every second
+shared memory   samples are in an anonymous file that no other process can change (memfd, seals), or in a removed file
 sockets         the server passes this file to clients (abstract Unix sockets, SCM_RIGHTS)
 page cache      clients copy samples that it holds already (mincore, RWF_NOWAIT); without it reads are slower
 compiled        loops over samples (brand.native); without them small samples are slower
@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from brand.anonymous import FUTURE_WRITE, SHARED_FILES, anonymous_file
 from brand.doctor.packages import CheckResult
 from brand.errors import BrandError, counted, size
 from brand.native import CORE, WANTED, XXH3, borrowed
@@ -45,9 +46,7 @@ LEAST_FILES: Final = 256
 MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """Longest TMPDIR, in bytes, under which PyTorch's workers can make their sockets."""
 _NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
-_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
-_SHARED_FILES: Final = "/dev/shm"
 LEAST_SHARED: Final = 1 << 30
 """Size of `/dev/shm` from which on the workers of a DataLoader use it, as in `brand.torch.data.shared_batches`."""
 
@@ -90,7 +89,8 @@ def _kernel() -> CheckResult:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return result("problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
+        told = f"{named}: pidfd_open is refused ({error.strerror}), so the data server looks every second who has ended"
+        return result("missing", told)
     return result("ok", named)
 
 
@@ -99,13 +99,16 @@ def _shared_memory() -> CheckResult:
     try:
         arena = Arena(2, 4096)
     except OSError as error:
-        return result("problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
+        return result("problem", error.strerror or str(error), f"allow memfd_create, or mount {SHARED_FILES}")
     try:
-        sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & _FUTURE_WRITE
+        sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & FUTURE_WRITE
+        if not sealed:
+            return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
+    except OSError:
+        told = f"memfd_create is refused, so memory= is reserved at once, as a file in {SHARED_FILES} or TMPDIR"
+        return result("missing", told, "allow memfd_create in this sandbox")
     finally:
         arena.close()
-    if not sealed:
-        return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
     return result("ok", "anonymous and sealed (memfd)")
 
 
@@ -122,7 +125,7 @@ def _sockets() -> CheckResult:
 def _hand_over() -> None:
     """Pass an anonymous file from one socket to another, as a server does. Raises OSError."""
     address = f"\0brand-doctor-{secrets.token_hex(8)}"
-    descriptor = os.memfd_create("brand-doctor", os.MFD_CLOEXEC)
+    descriptor = anonymous_file("brand-doctor")
     with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
         file.write(b"brand")
         file.flush()
@@ -174,7 +177,7 @@ def check_limits() -> Iterator[CheckResult]:
 def shared_bytes() -> int:
     """Return the size of `/dev/shm` in bytes; 0 if there is none."""
     try:
-        facts = os.statvfs(_SHARED_FILES)
+        facts = os.statvfs(SHARED_FILES)
     except OSError:
         return 0
     return facts.f_blocks * facts.f_frsize
@@ -188,7 +191,7 @@ def judge_shared_files(there: int) -> CheckResult:
             f"{size(there)}, so workers of a DataLoader send batches of a BrandDataset through memory of their own; "
             "with a collate_fn of your own they need more: use BrandLoader, or docker run --shm-size=8g"
         )
-    return CheckResult(_LIMITS, _SHARED_FILES, "ok", told)
+    return CheckResult(_LIMITS, SHARED_FILES, "ok", told)
 
 
 def judge_memory(free: int, group: int | None) -> CheckResult:

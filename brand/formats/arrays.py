@@ -16,8 +16,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,7 +27,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.anonymous import anonymous_file
 from brand.errors import TruncatedError, UnreadableError
+from brand.forks import after_in_child
 from brand.formats.publish import remedy_for
 from brand.native import CORE
 
@@ -82,7 +86,7 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        landing = _thread_landing.get() if hasattr(os, "memfd_create") else None
+        landing = _thread_landing.get()
         if landing is not None and landing.copy_all(self._address, wanted, size, memory):
             return found
         for first in range(0, len(wanted), _PIECES):
@@ -120,7 +124,7 @@ class _Landing:
     _file = -1
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("brand-index", os.MFD_CLOEXEC)
+        self._file = anonymous_file("brand-index")
         self._memory = np.empty(0, np.uint8)
         self._vector = np.empty(_PIECES, _IOVEC)
 
@@ -166,9 +170,11 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
 class _ThreadLanding(threading.local):
     _landing: _Landing | None = None
 
-    def get(self) -> _Landing:
-        if self._landing is None:
-            self._landing = _Landing()
+    def get(self) -> _Landing | None:
+        """Return the memory; None if this process can have none: not Linux, a sandbox, or no descriptor left."""
+        if self._landing is None and sys.platform == "linux":
+            with suppress(OSError):
+                self._landing = _Landing()
         return self._landing
 
 
@@ -181,7 +187,7 @@ def _forget() -> None:
     _thread_landing = _ThreadLanding()
 
 
-os.register_at_fork(after_in_child=_forget)
+after_in_child(_forget)
 
 
 def map_array(

@@ -34,23 +34,31 @@ _SOF: Final = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0x
 """Markers of a JPEG that begin the facts of its frame."""
 _ALONE: Final = frozenset((0x01, 0xFF, *range(0xD0, 0xD9)))
 """Markers of a JPEG without a length."""
+_IS_FRAME: Final = np.zeros(1 << 16, np.bool_)
+_IS_SEGMENT: Final = np.zeros(1 << 16, np.bool_)
+"""Two bytes of a JPEG -> whether they begin its frame, or a part with a length."""
+_IS_FRAME[[0xFF00 | marker for marker in _SOF]] = True
+_IS_SEGMENT[[0xFF00 | marker for marker in range(256) if marker not in _ALONE]] = True
 _XMP: Final = re.compile(rb'tiff:Orientation(?:="|>)([2-8])')
 _TIFF_TYPES: Final = {1: "B", 3: "H", 4: "I"}
 _LITTLE: Final = struct.Struct("<HI")
 _BIG: Final = struct.Struct(">HI")
 _CHUNK: Final = struct.Struct(">I4s")
-_JPEG_TABLE: Final = 89
-"""Offset of the second piece after the usual head of a JPEG and one table of 8 bits."""
-_JPEG_FRAME: Final = 158
-"""Offset of the frame if that piece is a table, too."""
 _IDAT: Final = int.from_bytes(b"IDAT")
 _TRNS: Final = int.from_bytes(b"tRNS")
 _PNG_PLAIN: Final = np.array(
     [int.from_bytes(name) for name in b"PLTE tRNS pHYs tEXt zTXt gAMA cHRM sRGB iCCP bKGD tIME sBIT hIST oFFs".split()]
 )
 """Chunks of a PNG before its pixels that have no trait, and the one with a transparent colour."""
-_PNG_TOGETHER: Final = 8
+_TOGETHER: Final = 8
 """The fewest files for which a step together is faster than a step for each."""
+_PNG_HEAD: Final = 33
+"""Bytes before the second chunk of a PNG."""
+_EXIF_LITTLE: Final = b"Exif\0\0II*\0\x08"
+_EXIF_BIG: Final = b"Exif\0\0MM\0*\0\0\0\x08"
+"""The usual start of EXIF data, in both orders of bytes; an array of NumPy does not hold the zeros at the end."""
+_SILENT, _UPRIGHT, _TURNED, _UNCLEAR = range(4)
+"""What EXIF data say of an image: nothing, not turned, turned, or something that takes a longer look."""
 _PNM: Final = re.compile(rb"P[56](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
 """Bytes at the start of an AVIF file in which the boxes of properties are looked for."""
@@ -73,29 +81,71 @@ def plain_kinds(images: Records) -> NDArray[np.int64]:
     """Return a number for each image whose first bytes tell all its traits; 0 for one that `traits_of` must read.
 
     Images with one number have the same traits. A few calls of NumPy for all images take the place of a walk through
-    each: a PNG of one piece without further chunks, and a JPEG that begins as most programs write it.
+    each PNG and JPEG without parts that seldom occur.
     """
     kinds = np.zeros(len(images), np.int64)
-    large = np.flatnonzero(images.sizes >= _JPEG_FRAME + 4)
-    starts = images.starts[large]
+    large = np.flatnonzero(images.sizes >= _PNG_HEAD)
     if not len(large):
         return kinds
-    words = windows(images.memory, 4)
-
-    def word(offset: int) -> NDArray[np.uint32]:
-        found: NDArray[np.uint32] = words[starts + offset].view(">u4")
-        return found
-
-    begin, piece = word(0), word(_JPEG_TABLE)
-    png = np.flatnonzero(begin == 0x89504E47)
-    facts = (word(24) >> 16).astype(np.int64)  # bits a channel, and the kind of colours
-    jpeg = (begin == 0xFFD8FFE0) & (word(4) >> 16 == 16) & (word(_JPEG_TABLE - 69) == 0xFFDB0043)
-    colour = jpeg & (piece == 0xFFDB0043) & (word(_JPEG_FRAME) & 0xFFFDFFFF == 0xFFC00011)  # baseline or progressive
-    grey = jpeg & (piece & 0xFFFDFFFF == 0xFFC0000B)
-    kinds[large] = np.where(colour, 1, np.where(grey, 2, 0))
-    walked = _walk_png(windows(images.memory, 8), starts[png], images.sizes[large[png]])
-    kinds[large[png]] = np.where(walked > 0, 4 * facts[png] + 2 + walked, 0)
+    begin = windows(images.memory, 4)[images.starts[large]].view(">u4")
+    png, jpeg = large[begin == 0x89504E47], large[begin >> 8 == 0xFFD8FF]
+    kinds[jpeg] = _walk_jpeg(images.memory, images.starts[jpeg], images.sizes[jpeg])
+    # Bits a channel, and the kind of colours. The numbers of JPEGs end at 511, and those of PNGs begin above 1,024.
+    facts = windows(images.memory, 2)[images.starts[png] + 24].view(">u2").astype(np.int64)
+    walked = _walk_png(windows(images.memory, 8), images.starts[png], images.sizes[png])
+    kinds[png] = np.where(walked > 0, 4 * facts + 2 + walked, 0)
     return kinds
+
+
+def _walk_jpeg(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the channels of each JPEG, plus 256 if EXIF turns it; 0 for one that `_jpeg` must read.
+
+    One step for all files takes the place of a step for each.
+    """
+    kinds, active, at = np.zeros(len(starts), np.int64), np.arange(len(starts)), starts + 2
+    words, ends, turned = windows(memory, 4), starts + sizes, np.full(len(starts), _SILENT)
+    while len(active) >= _TOGETHER:
+        active = active[at[active] + 10 <= ends[active]]
+        word = words[at[active]].view(">u4").astype(np.int64)
+        usual = _IS_SEGMENT[word >> 16]
+        active, word = active[usual], word[usual]
+        frame, next_one = _IS_FRAME[word >> 16], at[active] + 2 + (word & 0xFFFF)
+        files = active[frame]
+        kinds[files] = memory[at[files] + 9] + 256 * (turned[files] == _TURNED)
+        app1 = (word >> 16 == 0xFFE1) & (turned[active] == _SILENT)  # as in Pillow, the first that says it decides
+        files = active[app1]
+        turned[files] = _walk_exif(memory, at[files] + 4, np.minimum(next_one[app1], ends[files]))
+        at[active] = next_one
+        active = active[~frame & (turned[active] != _UNCLEAR)]
+    return kinds
+
+
+def _walk_exif(memory: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return whether each APP1 segment turns its image; `_UNCLEAR` where `_turns_app1` must look."""
+    found, files = np.full(len(starts), _UNCLEAR), np.flatnonzero(ends - starts >= len(_EXIF_BIG))
+    heads = windows(memory, len(_EXIF_BIG))[starts[files]].view(f"S{len(_EXIF_BIG)}")
+    little = heads == _EXIF_LITTLE
+    known = little | (heads == _EXIF_BIG)
+    files, little = files[known], little[known]
+
+    def short(places: NDArray[np.int64]) -> NDArray[np.int64]:
+        first, second = memory[places].astype(np.int64), memory[places + 1].astype(np.int64)
+        return np.where(little, second << 8 | first, first << 8 | second)
+
+    entry = starts[files] + len(_EXIF_BIG)
+    inside = entry + 2 <= ends[files]
+    files, little, entry = files[inside], little[inside], entry[inside]
+    left, entry = short(entry), entry + 2
+    whole = (left > 0) & (entry + 12 * left + 2 <= ends[files])
+    files, little, entry, left = files[whole], little[whole], entry[whole], left[whole]
+    found[files] = _SILENT
+    while len(files):
+        here = short(entry) == 274
+        value = short(entry + 8)
+        found[files[here]] = np.where((value >= 2) & (value <= 8), _TURNED, _UPRIGHT)[here]
+        more = ~here & (left > 1)
+        files, little, entry, left = files[more], little[more], entry[more] + 12, left[more] - 1
+    return found
 
 
 def _walk_png(words: NDArray[np.void], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,7 +162,7 @@ def _walk_png(words: NDArray[np.void], starts: NDArray[np.int64], sizes: NDArray
         found = words[starts[files] + offsets].view(">u8").astype(np.uint64)
         return (found >> np.uint64(32)).astype(np.int64) + 12, (found & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
-    while len(active) >= _PNG_TOGETHER:
+    while len(active) >= _TOGETHER:
         active = active[at[active] + 12 <= ends[active]]
         steps, names = chunk(active, at[active])
         pixels = names == _IDAT

@@ -107,7 +107,7 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
         if codec in ELEMENTS:
             images, owner = elements(images)
         kinds = plain_kinds(images)
-        groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
+        groups = [np.flatnonzero(kinds == kind) for kind in sorted(set(kinds.tolist()) - {0})]
         numbers = indices[owner]
         firsts = [int(each[numbers[each].argmin()]) for each in groups]
         some = list(zip((traits_of(images.view(first)) for first in firsts), map(len, groups), firsts, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,7 @@ def test_many_files_at_once_are_those_one_by_one(changes: list[tuple[str, int, i
         if at < len(changed):
             changed[at] = byte
         files.append(bytes(changed))
+    files *= 8  # fewer are left to the walk through each
     kinds = plain_kinds(Records.of(files))
     found: dict[int, set[str]] = {}
     for kind, data in zip(kinds.tolist(), files, strict=True):
@@ -156,3 +158,23 @@ def test_chunks_of_a_png_before_its_pixels_are_passed_over() -> None:
         {heads.PALETTE, heads.ALPHA},
         {heads.TURNED},
     ]
+
+
+@pytest.mark.parametrize("order", ["II", "MM"])
+def test_exif_of_many_jpegs_is_read_together(order: str) -> None:
+    """The orientation among other entries, none, and a second APP1 that is too late; XMP and cut data are left out."""
+
+    def app1(*entries: tuple[int, int], offset: int = 8) -> bytes:
+        form = "<" if order == "II" else ">"
+        data = b"Exif\0\0" + order.encode() + struct.pack(f"{form}HI H", 42, offset, len(entries))
+        data += b"".join(struct.pack(f"{form}HHIHH", tag, 3, 1, value, 0) for tag, value in entries) + bytes(4)
+        return b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
+
+    frame = saved(RGB, "JPEG")[2:]
+    none, upright, turned = app1((1, 5)), app1((1, 5), (274, 1)), app1((1, 5), (274, 8), (306, 3))
+    xmp = b'\xff\xe1\0\x38http://ns.adobe.com/xap/1.0/\0tiff:Orientation="6"     '
+    cases = [none, upright, turned, none + turned, upright + turned, turned + upright, app1((274, 9)), app1()]
+    files = [b"\xff\xd8" + case + frame for case in (*cases, xmp, app1((274, 6), offset=9), turned[:-8])]
+    kinds = plain_kinds(Records.of(files * 8))[: len(files)]
+    assert (kinds > 0).tolist() == [True] * 7 + [False] * 4
+    assert (kinds[:7] >= 256).tolist() == [heads.TURNED in traits_of(file) for file in files[:7]]

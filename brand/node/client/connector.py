@@ -12,7 +12,6 @@ one server, and the other processes connect to it.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ from brand.node.client.session import START_LIMIT_S, Session
 from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire.client_messages import AskStats, PeerAddresses, ServerFacts, pack
 from brand.node.wire.messages import Kind, unpack_json
-from brand.pythonchild import child_command
+from brand.pythonchild import blocked, child_command
 from brand.reprs import Reprs
 from brand.storage.io.files import no_descriptor_left
 
@@ -64,10 +63,6 @@ class Connector(Reprs, shows="spec.address attach"):
 
         A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
-        if not hasattr(os, "memfd_create"):
-            raise ServerError(
-                "shuffled fetches need Linux (memfd); here samples can be read directly, by plain indices"
-            )
         try:
             return self._joined(self._session(owner, worker))
         except ConnectionError:
@@ -137,9 +132,10 @@ def start_server(spec: ServerSpec) -> None:
     """
     module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
     try:
-        started = subprocess.Popen(
-            child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        with blocked():  # until it ignores them
+            started = subprocess.Popen(
+                child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
     except OSError as error:
         why = no_descriptor_left(error) or str(error)
         raise ServerError(f"the data server for {spec.where} cannot be started: {why}") from None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
+from brand.forks import after_in_child
 from brand.formats.contents import StoredSamples
 from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
 from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
@@ -36,7 +37,7 @@ from brand.node.wire.client_messages import (
     pack,
     unpack,
 )
-from brand.node.wire.connection import same_user, socket_name
+from brand.node.wire.connection import pid_namespace, same_user, socket_name
 from brand.node.wire.decoding import PAGE
 from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, pack_draw, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
@@ -115,7 +116,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             _connect(self._socket, address)
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
-            memories, self.server = self._greet(pack(Hello(data_set, owner, worker)))
+            memories, self.server = self._greet(pack(Hello(data_set, owner, worker, pid_namespace())))
             workers = 1 if worker is None else worker[1]
             crew = Crew() if workers == 1 else Crew(1)  # workers share the machine's processors
             self._first = Pages(memories.pages, buffers, crew)
@@ -312,4 +313,4 @@ def _close_in_child() -> None:
             session.close()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+after_in_child(_close_in_child)

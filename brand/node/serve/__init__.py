@@ -2,7 +2,8 @@
 
 server          the loop
 requests        turns messages of clients into stimuli
-clients         connections of clients, and how long a server lives
+clients         connections of clients
+lifetime        how long a server lives that a training has started
 exchange        turns messages of other nodes into stimuli
 work            plans, reads and writes, in threads
 executor        the threads

@@ -21,6 +21,7 @@ from typing import Any, Final
 from brand.errors import BrandError
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
+from brand.pythonchild import ignore_job_signals
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
@@ -56,7 +57,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     if not _detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ignore_job_signals()
     logging.basicConfig(format="brand server: %(message)s")
     tune_server_process()
     try:
@@ -70,7 +71,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     except BrandError as error:
         _say({"error": str(error)})
         return
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
     _say({"ready": True})
     server.run()
 

@@ -179,6 +179,8 @@ class Hello:
     """The process whose end may end the server."""
     worker: Annotated[tuple[int, ...] | None, maybe(several(_NUMBER, 2, 2))] = None
     """Number of the owner's worker that draws, and number of its workers; None if the client does not tell."""
+    space: Annotated[int | None, maybe(_COUNT)] = None
+    """The client's PID namespace, in which the owner has this number; None or 0 if the client does not know it."""
 
 
 @described(Kind.ORDER, json_body=True)
@@ -213,6 +215,10 @@ class AskStats:
     """Asks for statistics, with that many cells of each training loop."""
 
     cells: Annotated[int, FieldSpec(_cells, lambda cells: cells.to_bytes(4, "little") if cells else b"", rest=True)] = 0
+
+
+MAX_REPORTS: Final = 1000
+"""Maximum number of replaced samples that statistics list."""
 
 
 @described(Kind.REPORT, json_body=True)
