@@ -113,6 +113,19 @@ IMAGES: dict[str, tuple[Callable[[Path], object], Options, dict[str, Any]]] = {
         Options(),
         {},
     ),
+    "masks": (
+        lambda at: (
+            pictures(at, "i", "m"),
+            (at / "metadata.csv").write_text("file_name,mask_file_name\ni/0.png,m/0.png\ni/1.png,m/2.png\n"),
+        ),
+        Options(),
+        {},
+    ),
+    "odd names": (
+        lambda at: [(pictures(at, "a") / "a" / name).write_bytes(png(2, 3, 4)) for name in ("a+b %20#?&=.png",)],
+        Options(),
+        {},
+    ),
     "bad files": (
         lambda at: (
             pictures(at, "a", "b"),
