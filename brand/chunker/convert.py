@@ -17,8 +17,8 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.finding import place_of
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
-from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.importers.utterances import Utterances
@@ -27,6 +27,7 @@ from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.labels import LabelTexts, NewLabels, check_numbered, renumbered
+from brand.chunker.sources.objects import connections
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -81,14 +82,16 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    started, source = time.monotonic(), images_source(src, dst, options, table, key, choice)
-    if isinstance(source, FolderRequest):
-        return _convert_folder(source, dst, on_progress)
-    options = options or Options()
-    _check_dry_run(options)
-    if options.classes is not None:
-        source.give_classes(options.classes)
-    return _convert_shards(source.kind, source, dst, options, on_progress, started)
+    started = time.monotonic()
+    with connections():
+        source = images_source(src, dst, options, table, key, choice)
+        if isinstance(source, FolderRequest):
+            return _convert_folder(source, dst, on_progress)
+        options = options or Options()
+        _check_dry_run(options)
+        if options.classes is not None:
+            source.give_classes(options.classes)
+        return _convert_shards(source.kind, source, dst, options, on_progress, started)
 
 
 def convert_audio(
@@ -113,12 +116,14 @@ def convert_audio(
     names other columns, which become `str` fields. `dialect` is the form of a table
     (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    request, started = make_request(src, dst, "audio", options, transcripts, columns, dialect), time.monotonic()
-    if request.table is None or (kind := kind_of_manifest(request.table)) is None:
-        return _convert_folder(request, dst, on_progress)
-    _check_dry_run(request.options)
-    source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
-    return _convert_shards("audio", source, dst, request.options, on_progress, started)
+    started = time.monotonic()
+    with connections():
+        request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
+        if request.table is None or (kind := kind_of_manifest(request.table)) is None:
+            return _convert_folder(request, dst, on_progress)
+        _check_dry_run(request.options)
+        source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
+        return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
 def convert_from(
@@ -177,8 +182,8 @@ def _convert_shards(
 
 
 def _is_streamed(kind: str, scheme: str) -> bool:
-    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    return scheme != "file" and (scheme == "hf") == (kind == "hf")
+    """Return whether an importer reads a URL itself: that for `hf` those of the Hub, too."""
+    return scheme not in ("file", "hf") or kind == scheme
 
 
 def convert_tokens(
@@ -195,8 +200,11 @@ def convert_tokens(
     sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
     """
     started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    path = local_source(src)
+    if not isinstance(place_of(path), Path):
+        raise UsageError(f"{path} is in a zip, and token files are read in any order: unzip it, and convert the files")
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
-        source = open_tokens(local_source(src), tokens, work.folder)
+        source = open_tokens(path, tokens, work.folder)
         report = Conversion(work, source, "tokens", None, options, on_progress).run()
     notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
     return replace(report, notes=notes, seconds=time.monotonic() - started)

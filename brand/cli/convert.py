@@ -363,8 +363,9 @@ def images(
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
-    Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
-    s3://bucket/name. If a conversion was stopped, the same command continues it.
+    Files are stored unchanged, and the type of a file is found from its contents. SRC and DST may be URLs such as
+    s3://bucket/name, and SRC a zip: train.zip, or a folder in it, train.zip/cats. If a conversion was stopped, the same
+    command continues it.
     """
     beside: dict[str, Any] = {"table": table, "key": key, "choice": choice}
     plan = functools.partial(plan_images, src, dst, options, **beside)
@@ -401,7 +402,8 @@ def audio(
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes. Without such folders the data set has no labels. Files are stored unchanged.
-    DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
+    SRC and DST may be URLs such as s3://bucket/name, and SRC a zip: speech.zip, or a folder in it, speech.zip/train. If
+    a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
     texts: dict[str, Any] = {"transcripts": transcripts, "columns": names, "dialect": dialect_of(together)}

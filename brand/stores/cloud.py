@@ -173,16 +173,34 @@ class CloudStore(Reprs, shows="url _versions"):
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
+        return self._whole(self._client, name, most)[0]
+
+    def fetch(self, name: str, most: int) -> tuple[bytes, str]:
+        if self._eagerness.next():
+            late = False
+            try:
+                return self._whole(self._eager, name, most)
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    raise
+                late = True
+            finally:
+                self._eagerness.note(late=late)
+        return self._whole(self._client, name, most)
+
+    def _whole(self, client: Any, name: str, most: int) -> tuple[bytes, str]:
+        """Return an object and its ETag."""
         parts, size = [], 0
         with self._asking(name):
-            result = self._get(self._client, name, {})
+            result = self._get(client, name, {})
             for part in result.stream(min_chunk_size=_PIECE):
                 self.traffic.came(len(part))
                 size += len(part)
                 if size > most:
                     raise too_long(self.url.child(name), most)
                 parts.append(bytes(part))
-        return b"".join(parts)
+            mark = result.meta.get("e_tag") or ""
+        return b"".join(parts), mark
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         done = 0

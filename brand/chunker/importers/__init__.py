@@ -22,7 +22,7 @@ lists       lists of files, and files that a text names
 beside      a table beside a folder of images
 namedfiles  a table in which several columns name images
 files       the files of a source, also compressed ones
-objects     the files of a source in a store, read as streams
+finding     the files of a source in a store or in a zip
 walk        the files below a folder, and which are data
 partitions  columns in the names of folders
 """
@@ -37,7 +37,6 @@ from typing import Any, Final
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, silent
 from brand.errors import UsageError
-from brand.stores.url import is_url
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -56,7 +55,7 @@ def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
     if choice.gather:
         raise UsageError("--gather is for a table beside a folder of images, and a row is a sample here")
-    if kind == "hf" and is_url(src):
+    if kind == "hf" and os.fspath(src).startswith("hf://"):
         from brand.chunker.importers.hub import open_hub
 
         return open_hub(os.fspath(src), choice, on_progress)

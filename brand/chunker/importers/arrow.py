@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, is_read
 from brand.chunker.importers.lists import codec_of_files
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
 from brand.chunker.sources.blocks import cut
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault

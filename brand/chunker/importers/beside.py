@@ -7,7 +7,6 @@ columns such as `mask_file_name` name further files, its rows are the samples (`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -20,8 +19,10 @@ from brand.chunker.importers.files import COMPRESSED
 from brand.chunker.importers.namedfiles import NamedFiles, naming
 from brand.chunker.plan.plan import Options
 from brand.chunker.sources.filetable import LIST_OF, TABLE_OPTIONS, FileTable
-from brand.chunker.sources.request import FolderRequest, Target, local_source, make_request, source_folder
+from brand.chunker.sources.objects import SourcePath, is_below
+from brand.chunker.sources.request import FolderRequest, Target, make_request, source_folder, source_of
 from brand.chunker.sources.texttable import Dialect
+from brand.chunker.sources.trees import folders_in, tree_of
 from brand.errors import UsageError, counted
 
 _SHOWN: Final = 5
@@ -46,10 +47,10 @@ def images_source(
 
     Returns the rows of the table if they name several files each; else the request for the files of the folder.
     """
-    path = None if table is None else local_source(table)
-    root, given = source_folder(src, options), Path(os.path.normpath(local_source(src)))
-    above = [folder for folder in root.parents if folder.is_relative_to(given)]
-    tables = [folder / name for folder in above for name in _METADATA if (folder / name).is_file()]
+    path = None if table is None else source_of(table)
+    root, given = source_folder(src, options), source_of(src)
+    above = [folder for folder in root.parents if is_below(folder, given)]
+    tables = [folder / name for folder in above for name in _METADATA if tree_of(folder).is_file(name)]
     if tables and table is None:
         raise UsageError(
             f"{tables[0]} is a table above the split {root.name}: --split all converts all splits with it, or move its"
@@ -63,14 +64,14 @@ def images_source(
 
 
 def _table_beside(
-    root: Path, table: str | os.PathLike[str] | None, key: str | None, choice: FieldMapping | None, field: str
+    root: SourcePath, table: SourcePath | None, key: str | None, choice: FieldMapping | None, field: str
 ) -> FileTable | NamedFiles | None:
     """Return the table that the user names, or the one that is at the top of the folder; None if there is none.
 
     `key` is the column that names the files, and `field` the field of their contents. Raises `UsageError`,
     `SourceError`.
     """
-    path = _found(root) if table is None else Path(table)
+    path = _found(root) if table is None else table
     if path is None:
         if key is not None or choice is not None:
             raise UsageError(f"{TABLE_OPTIONS} are about a table: name it with --table")
@@ -78,7 +79,7 @@ def _table_beside(
     if not path.is_file():
         what = "it is not a file" if path.exists() else "there is no such file"
         raise UsageError(f"{path}: {what}: --table names a table, CSV, TSV, JSON lines or Parquet")
-    plain = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+    plain = Path(Path(path.name).stem) if path.suffix.lower() in COMPRESSED else path
     kind = _KINDS.get(plain.suffix.lower())
     if kind is None:
         raise UsageError(f"{path}: a table has one of the endings {', '.join(_KINDS)}")
@@ -93,12 +94,13 @@ def _table_beside(
         raise UsageError(f"{path}: {error}{hint}") from error
 
 
-def _found(root: Path) -> Path | None:
-    found = [root / name for name in _METADATA if (root / name).is_file()]
+def _found(root: SourcePath) -> SourcePath | None:
+    tree = tree_of(root)
+    found = [root / name for name in _METADATA if tree.is_file(name)]
     if len(found) > 1:
         names = " and ".join(path.name for path in found)
         raise UsageError(f"{root} has {names}: name one of them with --table, and move the others away")
-    below = sorted({path.parent.name for name in _METADATA for path in root.glob(f"*/{name}")})
+    below = sorted({folder for folder in folders_in(root) for name in _METADATA if tree.is_file(f"{folder}/{name}")})
     if below and not found:
         there = f"{counted(len(below), 'folder')} in it ({', '.join(below[:_SHOWN])})"
         has = "has" if len(below) == 1 else "have"
@@ -109,17 +111,17 @@ def _found(root: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _naming_files(root: Path, path: Path, kind: str, choice: FieldMapping) -> NamedFiles | None:
+def _naming_files(root: SourcePath, path: SourcePath, kind: str, choice: FieldMapping) -> NamedFiles | None:
     """Return the rows of a table with columns such as `mask_file_name`; None if it has no such columns."""
     plain = replace(choice, gather=())
-    names = naming(open_shards(kind, path, plain).schema.fields, choice)
+    names = naming(open_shards(kind, str(path), plain).schema.fields, choice)
     if not names:
         return None
     if choice.gather:
         raise UsageError("--gather makes lists of the rows of a file, and here a row names several: leave it out")
     _check_dialect(kind, choice)
     texts = {name: "str" if codec == "image" else "list[str]" for name, codec in names.items()}
-    return NamedFiles(open_shards(kind, path, replace(plain, codecs={**choice.codecs, **texts})), root, names)
+    return NamedFiles(open_shards(kind, str(path), replace(plain, codecs={**choice.codecs, **texts})), root, names)
 
 
 def _check_dialect(kind: str, choice: FieldMapping) -> None:
@@ -127,11 +129,11 @@ def _check_dialect(kind: str, choice: FieldMapping) -> None:
         raise UsageError("--separator, --quote and --escape are about CSV and TSV files, and this is neither")
 
 
-def _opened(path: Path, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
+def _opened(path: SourcePath, kind: str, key: str, choice: FieldMapping, field: str) -> FileTable:
     _check_dialect(kind, choice)
     columns = (*choice.columns, key) if choice.columns else ()
     codecs = {**choice.codecs, key: "str"}  # a number would lose the zeros at its front
-    source = open_shards(kind, path, replace(choice, columns=columns, codecs=codecs, gather=()))
+    source = open_shards(kind, str(path), replace(choice, columns=columns, codecs=codecs, gather=()))
     name = choice.names.get(key) or field_name(key)
     for taken in (field, "key"):
         if taken != name and taken in source.schema.names:

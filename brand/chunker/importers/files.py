@@ -18,21 +18,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 import zstandard
 
+from brand.chunker.importers.finding import find_objects, is_pattern, place_of
 from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects, is_pattern
 from brand.chunker.importers.walk import files_below, is_data, refuse_converted
+from brand.chunker.sources.objects import ObjectFacts, ObjectPath, SourcePath
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.media import HEAD_BYTES
 from brand.printable import printable
-from brand.stores.url import is_url, parse_url
 
 BUFFER_BYTES: Final = 1 << 20
 LARGE_FILE: Final = 4 << 20
@@ -81,8 +81,8 @@ def find_files(
         UsageError: The folder holds several splits or configurations, or not the one that was asked for.
     """
     text, endings = os.fspath(src), tuple(suffixes)
-    if is_url(text):
-        return _objects(text, endings, what, split, tables=tables)
+    if isinstance(place := place_of(text), ObjectPath):
+        return _objects(text, place, endings, what, split, tables=tables)
     root = Path(os.path.normpath(text))
     if root.is_dir():
         names = files_below(root, endings, underscore=not tables)
@@ -104,11 +104,12 @@ def find_files(
     return [_file(Path(name), Path(name).name) for name in found]
 
 
-def _objects(src: str, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool) -> list[ImportFile]:
-    """Return the files of a source in a store, as `find_files` does."""
-    found = find_objects(src, endings, what, _expanded)
-    folder = None if is_pattern(src) else PurePosixPath(parse_url(src).path)
-    if folder is None or [path.path for path in found] == [folder]:
+def _objects(
+    src: str, place: ObjectPath, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool
+) -> list[ImportFile]:
+    """Return the files of a source in a store or in a zip, as `find_files` does."""
+    found, folder = find_objects(src, place, endings, what, _expanded), place.path
+    if is_pattern(src) or found == [place]:
         if split not in (None, ALL):
             raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
         return [_file(path, path.name) for path in found]
@@ -156,11 +157,6 @@ def _refuse_partitions(source: str, names: Iterable[str]) -> None:
                 " be lost, which only Parquet files get from the names of folders. Name the files by a pattern to leave"
                 f" it out: '{printable(source.rstrip('/'))}/**/*{''.join(Path(name).suffixes[-1:])}'"
             )
-
-
-def source_path(src: str | os.PathLike[str]) -> SourcePath:
-    """Return the path of a source, on this machine or in a store. Raises `UsageError`."""
-    return ObjectPath.of(src) if isinstance(src, str) and is_url(src) else Path(src)
 
 
 def listed_file(root: SourcePath, name: str, index: str = "index.json") -> ImportFile:

@@ -28,8 +28,8 @@ from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, 
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
 from brand.chunker.importers.lists import about_names, first_text, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.noticed import Noticed

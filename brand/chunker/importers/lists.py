@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import xxhash
 
-from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import BrandError, UsageError
 from brand.formats.endings import kind_by_names

@@ -36,10 +36,9 @@ from brand.chunker.importers.files import (
     reading,
     scalar,
     settled,
-    source_path,
 )
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES
+from brand.chunker.sources.objects import SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered

@@ -8,7 +8,7 @@ field `image`, and `input_file_name` that of the field `input`; `file_names` is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import xxhash
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.lists import with_files
 from brand.chunker.importers.walk import files_below
+from brand.chunker.sources.objects import ObjectPath, SourcePath, entries_below
 from brand.chunker.sources.shards import Bad, Block, Shards
 from brand.errors import UsageError
 from brand.formats.header import Schema
@@ -56,7 +57,7 @@ def naming(fields: Sequence[tuple[str, str]], choice: FieldMapping) -> dict[str,
 class NamedFiles(Shards):
     """A table in which columns name files below its folder. `source` is the table, with these columns as texts."""
 
-    def __init__(self, source: Shards, root: Path, names: Mapping[str, str]) -> None:
+    def __init__(self, source: Shards, root: SourcePath, names: Mapping[str, str]) -> None:
         self.kind = source.kind  # type: ignore[misc]
         self._source, self._root, self._names = source, root, names
         fields = [
@@ -100,7 +101,7 @@ def _some(fields: Mapping[str, Sequence[Any]], called: Sequence[str], first: int
         yield Block({name: values[first:end] for name, values in fields.items()}, called[first:end])
 
 
-def _not_named(source: Shards, root: Path, names: Mapping[str, str]) -> Iterator[Noticed]:
+def _not_named(source: Shards, root: SourcePath, names: Mapping[str, str]) -> Iterator[Noticed]:
     """Yield a fact if there are images in the folder that no row names."""
     named = [np.zeros(0, np.uint64)]
     for number in range(len(source.shards)):
@@ -108,11 +109,17 @@ def _not_named(source: Shards, root: Path, names: Mapping[str, str]) -> Iterator
             if isinstance(block, Block):
                 texts = [text for name in names for value in block.columns[name] for text in _texts(value)]
                 named.append(np.fromiter(map(_hash, texts), np.uint64, len(texts)))
-    there = files_below(root, _IMAGES)
+    there = files_below(root, _IMAGES) if isinstance(root, Path) else _objects_below(root)
     hashes = np.fromiter(map(_hash, there), np.uint64, len(there))
     left = np.flatnonzero(~np.isin(hashes, np.concatenate(named)))
     if len(left):
         yield Noticed("images_not_named", len(left), there[left[0]], _NOT_NAMED)
+
+
+def _objects_below(root: ObjectPath) -> list[str]:
+    """Return the paths of the images below a folder in a store or in a zip, sorted."""
+    paths = (PurePosixPath(entry.name).relative_to(root.path).as_posix() for entry in entries_below(root))
+    return sorted(path for path in paths if path.lower().endswith(_IMAGES))
 
 
 def _texts(value: object) -> Sequence[str]:

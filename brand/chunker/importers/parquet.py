@@ -32,13 +32,13 @@ from brand.chunker.importers.arrow import (
 )
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.objects import ObjectPath, is_pattern
+from brand.chunker.importers.finding import folders_with, is_pattern, place_of
 from brand.chunker.importers.pages import ColumnChunk
 from brand.chunker.importers.partitions import partitions_of
+from brand.chunker.sources.objects import ObjectPath, SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
-from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
@@ -49,6 +49,7 @@ _LARGE_DICTIONARY: Final = 64 << 10
 _PAGE_HELD: Final = 2
 """Forms of a page in the memory of Arrow: decompressed, and as values."""
 _DAMAGED: Final = "it is damaged or truncated"
+_STATE: Final = "state.json"
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
@@ -118,7 +119,9 @@ def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
     if isinstance(src, list):
         return False
     text = os.fspath(src)
-    return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES) if is_url(src) else not Path(src).is_dir()
+    if isinstance(place_of(text), ObjectPath):
+        return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES)
+    return not Path(src).is_dir()
 
 
 def _partitions(paths: Sequence[str]) -> list[Any]:
@@ -155,12 +158,14 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        source = file.path.open_for_jumps() if isinstance(file.path, ObjectPath) else file.path
         opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
     try:
         with opened as parquet:
             yield parquet
     finally:
+        if not isinstance(source, Path):
+            source.close()
         arrow().default_memory_pool().release_unused()
 
 
@@ -285,9 +290,9 @@ class Saved(ArrowShards):
 
     kind = "hf"
 
-    def __init__(self, root: Path, choice: FieldMapping) -> None:
+    def __init__(self, root: SourcePath, choice: FieldMapping) -> None:
         arrow()
-        state = root / "state.json"
+        state = root / _STATE
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -319,14 +324,17 @@ class Saved(ArrowShards):
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
     """Return the source in a folder of `save_to_disk`, or in Parquet files. Raises `SourceError`, `UsageError`."""
     arrow()
-    root = Path(src)
-    if (root / "state.json").exists():
+    text, found = os.fspath(src), "Parquet file, and no state.json, so `save_to_disk` did not write it"
+    if is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES):
+        return Parquet(src, choice, found)
+    root = source_path(text)
+    if (root / _STATE).exists():
         return Saved(root, choice)
-    saved = sorted(path.parent.relative_to(root).as_posix() for path in root.glob("**/state.json"))
+    saved = folders_with(root, _STATE)
     if not saved:
         if (root / "dataset_dict.json").exists():
             raise SourceError(os.fspath(src), "it has no splits")
-        return Parquet(src, choice, "Parquet file, and no state.json, so `save_to_disk` did not write it")
+        return Parquet(src, choice, found)
     if choice.split == ALL:
         raise UsageError(
             f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"

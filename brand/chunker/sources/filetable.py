@@ -16,14 +16,14 @@ from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.chunker.plan.report import Problem
-from brand.chunker.sources.listing import ENTRY, Finder, Listing
+from brand.chunker.sources.listing import ENTRY, Finder, Listing, bases_of
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shards, hint_for
 from brand.errors import SchemaError
 from brand.formats.arrays import flush, map_array
@@ -48,7 +48,7 @@ Row = tuple[str, str, bytes | str]
 class FileTable:
     """A table with a row for each file of a folder."""
 
-    path: Path
+    path: SourcePath
     key: str
     """The field that names the files."""
     source: Shards
@@ -96,7 +96,7 @@ class FileTable:
 
 
 def join_rows(
-    table: FileTable, root: Path, listing: Listing, unusable: Collection[str]
+    table: FileTable, root: SourcePath, listing: Listing, unusable: Collection[str]
 ) -> tuple[list[Problem], NDArray[np.bool_], list[Noticed]]:
     """Store the row of each file. Rows of `unusable` files (names as `escaped` writes them) are skipped.
 
@@ -233,8 +233,8 @@ def _without_rows(table: FileTable, listing: Listing, entries: NDArray[np.void],
 class _Finder:
     """Finds the file that a table names: by its path below the folder, or by that without the ending."""
 
-    def __init__(self, root: Path, listing: Listing) -> None:
-        self._bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
+    def __init__(self, root: SourcePath, listing: Listing) -> None:
+        self._bases = bases_of(root)
         self._listing, self._by_path = listing, Finder(listing)
         self._by_stem: Finder | None = None
 

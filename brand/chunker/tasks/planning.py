@@ -39,6 +39,7 @@ from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.filetable import TABLE_OPTIONS
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import Listing
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.request import FolderRequest, find, hinted
 from brand.chunker.sources.source import DURATION, FolderSource
 from brand.chunker.work.chunks import decide
@@ -59,7 +60,8 @@ from brand.formats.manifest import identity, pack_signed, parse_signed
 from brand.formats.noticed import Noticed
 from brand.formats.noticed import from_json as noticed_from_json
 from brand.formats.noticed import to_json as noticed_to_json
-from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
+from brand.formats.publish import digest_of, storage_errors, storage_reason, sync_file, sync_folder
+from brand.stores.url import is_url
 
 PLAN_WAIT_S: Final = 6 * 3600.0
 """Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
@@ -110,7 +112,7 @@ class JobDecisions:
     """The facts that the source has told."""
     companions: tuple[str, ...]
 
-    def source(self, folder: Path, root: Path) -> FolderSource:
+    def source(self, folder: Path, root: SourcePath) -> FolderSource:
         """Return the files to convert, which are below `root` on this machine; `folder` is that of the shared plan.
 
         Raises `LayoutError` if they do not have the fields of the plan.
@@ -306,7 +308,13 @@ def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
             f" Remove {place} to start again"
         )
     header = decided.plan.header
-    return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
+    source_name = str(request.root) if is_url(str(request.root)) else os.path.abspath(str(request.root))
+    return Job(source_name, os.path.abspath(place), decided.plan.data_set_id, header.chunks)
+
+
+def _digest_of(table: SourcePath) -> str:
+    with table.open("rb") as file:
+        return digest_of(file)[1]
 
 
 def _asked(request: FolderRequest) -> dict[str, Any]:
@@ -314,7 +322,7 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
     options, rows = request.options, request.rows
     table = request.table if rows is None else rows.path
     try:
-        digest = None if table is None else file_digest(table)[1]
+        digest = None if table is None else _digest_of(table)
     except OSError as error:
         raise UsageError(f"{table}: the table cannot be read: {storage_reason(error)}") from error
     return {
