@@ -233,8 +233,8 @@ def _end_servers() -> None:
     for found in gc.get_objects():
         if isinstance(found, BrandDataset) and not found._source.port.resolver.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):
-                if facts := found.stats():
-                    os.kill(facts["process"], signal.SIGTERM)
+                if process := found.stats().get("process"):
+                    os.kill(process, signal.SIGTERM)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import TruncatedError, UnreadableError
+from brand.forks import after_in_child
 from brand.formats.publish import remedy_for
 from brand.native import CORE
 
@@ -181,7 +182,7 @@ def _forget() -> None:
     _thread_landing = _ThreadLanding()
 
 
-os.register_at_fork(after_in_child=_forget)
+after_in_child(_forget)
 
 
 def map_array(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import NoLabelsError, SchemaError, UsageError, counted
 from brand.formats.preparation import DecodeAudio, DecodeImage, checked, resolved
 from brand.formats.version import Version
+from brand.node.client.direct import SERVER_ONLY
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.server_spec import Tls
@@ -30,7 +31,7 @@ from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.discovery import COMMON, ServerOptions, ServerResolver
+from brand.torch.job.discovery import COMMON, NONE, ServerOptions, ServerResolver
 from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
@@ -69,7 +70,9 @@ class BrandDataset(Drawable):
             equally likely), or `Stripes(...)`, `Slots(...)`, `Uniform()` with their options. `"shared"` if several jobs
             train on the data set at a time. To compare with other systems: `brand.orders.baselines`.
         server: Address of a running data server (`brand serve` prints it). None: one starts by itself. `"common"`: one
-            for all jobs of this user on this machine; the first of them starts it.
+            for all jobs of this user on this machine; the first of them starts it. `"none"`: this process and its
+            DataLoader workers read each sample directly, in the same order and with the same states, but slower; so
+            they do, with a warning, on a system on which no server can run.
         job: Name of this training among the jobs of the server. Needs `server=`; all processes of the training give the
             same name. None: the launcher's name, or a random one.
         on_error: If a sampler fetches a damaged sample: `"raise"` an error, or `"skip"` it: another sample of its group
@@ -117,6 +120,8 @@ class BrandDataset(Drawable):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
         check_memory(peer_memory, "peer_memory")
+        if server == NONE and (cache is not None or job is not None):
+            raise UsageError(SERVER_ONLY.format("cache=" if job is None else "job="))
         if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {name} --cache FOLDER`")
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):

@@ -28,6 +28,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
+from brand.forks import after_in_child
 from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
 from brand.formats.header import ELEMENTS, DecodeDefault
@@ -341,7 +342,7 @@ def _reset_in_child() -> None:
         replacements._reset()
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+after_in_child(_reset_in_child)
 
 
 def worker_number() -> tuple[int, int]:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import UsageError, counted
 from brand.node.client.client import Client
+from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
@@ -57,6 +58,8 @@ class DrawPort(Reprs, shows="name resolver"):
         order, chosen = self._whole(seed), as_subset(self.data, subset)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
+        if order.shares and self.resolver.without_server:
+            raise UsageError(SERVER_ONLY.format(f'order="{order.policy.name}"'))
         if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(BY_ONE_NODE)
         return replace(order, subset=chosen)
@@ -81,7 +84,7 @@ class DrawPort(Reprs, shows="name resolver"):
         return choose_order(facts, seed, self._option, None, options.memory, nodes)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Client | DirectClient:
         """The client of the data server. The first use decides which server that is."""
         return self.resolver.client
 
