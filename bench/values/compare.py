@@ -185,9 +185,9 @@ def same(theirs: Any, mine: Any) -> bool:
     if isinstance(theirs, np.ndarray | np.generic) and not isinstance(theirs, float | int | str | bytes):
         return (
             isinstance(mine, np.ndarray | np.generic)
-            and theirs.dtype == mine.dtype
+            and theirs.dtype.newbyteorder("=") == mine.dtype
             and theirs.shape == mine.shape
-            and np.ascontiguousarray(theirs).tobytes() == np.ascontiguousarray(mine).tobytes()
+            and theirs.astype(mine.dtype).tobytes() == mine.tobytes()
         )
     if isinstance(theirs, Mapping):
         return isinstance(mine, Mapping) and theirs.keys() == mine.keys() and all(same(theirs[k], mine[k]) for k in theirs)

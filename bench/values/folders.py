@@ -42,7 +42,7 @@ def cases(root: Path) -> Iterator[Case]:
     more = media.write(root / "others", others)
     yield Case(
         TORCHVISION, "GIF, AVIF, JPEG 2000, ICO, no ending", _folder(more), ["images", str(more)], by="key",
-        said={WHOLE: "ImageFolder"},
+        said={WHOLE: "ending that ImageFolder leaves out"},
     )
     odd = media.write(root / "odd", {"a/1.png": files["c-rgb.PNG"], "a/.2.png": files["c-rgb.PNG"], "b/1.png": files["c-rgb.PNG"]})
     yield Case(TORCHVISION, "hidden files", _folder(odd), ["images", str(odd)], by="key", said={WHOLE: "hidden"})
@@ -84,16 +84,16 @@ def _folder(src: Path, without: Sequence[str] = (), transform: Callable[[Any], A
 
 
 def _timm(root: Path, files: dict[str, bytes]) -> Iterator[Case]:
-    options = ["--leaf-classes", "--order", "natural"]
+    options, timm_said = ["--leaf-classes", "--order", "natural"], {WHOLE: "ending that timm leaves out"}
     classes = ("c1", "c10", "c2", "B", "a")
     plain = media.write(root / "plain", {f"{classes[n % 5]}/{name}": data for n, (name, data) in enumerate(files.items())})
     deep = media.write(root / "deep", {f"{n % 3}/{classes[n % 5]}/{name}": data for n, (name, data) in enumerate(files.items())})
-    yield Case(TIMM, "ImageDataset, class folders", _dataset(plain), ["images", str(plain), *options], by="key")
-    yield Case(TIMM, "ImageDataset, folders of classes", _dataset(deep), ["images", str(deep), *options], by="key")
+    yield Case(TIMM, "ImageDataset, class folders", _dataset(plain), ["images", str(plain), *options], by="key", said=timm_said)
+    yield Case(TIMM, "ImageDataset, folders of classes", _dataset(deep), ["images", str(deep), *options], by="key", said=timm_said)
     names = root / "classes.txt"
     names.write_text("".join(f"{name}\n" for name in ("c2", "c1", "a", "B", "c10")))
     yield Case(
-        TIMM, "ImageDataset, class_map", _dataset(plain, class_map=str(names)), ["images", str(plain), "--classes", str(names)], by="key"
+        TIMM, "ImageDataset, class_map", _dataset(plain, class_map=str(names)), ["images", str(plain), "--classes", str(names), "--order", "natural"], by="key", said=timm_said
     )
     for name, how in {
         "ImageNet's defaults": {"input_size": (3, 64, 64)},
@@ -102,7 +102,7 @@ def _timm(root: Path, files: dict[str, bytes]) -> Iterator[Case]:
     }.items():
         transform = create_transform(**how, is_training=False)
         yield Case(
-            TIMM, f"create_loader, {name}", _loader(plain, how), ["images", str(plain), *options], by="key",
+            TIMM, f"create_loader, {name}", _loader(plain, how), ["images", str(plain), *options], by="key", said=timm_said,
             transform={"image": lambda image, t=transform: np.asarray(t(image))},
         )
 

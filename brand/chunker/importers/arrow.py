@@ -38,6 +38,7 @@ from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
+from brand.printable import printable
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
@@ -344,6 +345,11 @@ class ArrowFields:
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
         pairs = self.fields.pairs
+        self.notes = [
+            f"column {printable(column)!r} is text, because it has a number above {np.iinfo(np.int64).max:,}"
+            for column, name, codec in pairs
+            if self._layouts[column] == ("?", "number") and codec == "str" and not {column, name} & choice.codecs.keys()
+        ]
         names = {n: names for c, n, _ in pairs if (names := _class_names(features.get(c, {}))) is not None}
         labels = names.pop("label", None)
         self.classes = labels if labels and self.fields.schema.codec("label") == "int" else None
@@ -482,7 +488,7 @@ class ArrowShards(Shards):
 
     def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
         fields = columns.fields
-        super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        super().__init__(shards, fields.schema, fields.choice, [*fields.renamed, *columns.notes], columns.classes)
         self.field_classes = columns.field_classes
         self._columns = columns
         self.decode = columns.decode
