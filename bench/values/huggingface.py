@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -33,10 +34,16 @@ def cases(root: Path) -> Iterator[Case]:
     yield from _texts(root / "texts")
 
 
-def _folder(src: Path, split: str = "train", **options: Any) -> Callable[[], Sequence[Sample]]:
+def read_folder(src: Path, split: str = "train", **options: Any) -> Callable[[], Sequence[Sample]]:
+    """Return a function that loads a folder of images, with its keys."""
+
     def read() -> list[Sample]:
         rows = datasets.load_dataset(
-            options.pop("form", "imagefolder"), data_dir=str(src), split=split, cache_dir=str(src.parent / "cache"), **options
+            options.pop("form", "imagefolder"),
+            data_dir=str(src),
+            split=split,
+            cache_dir=str(src.parent / "cache"),
+            **options,
         )
         bare = rows.cast_column("image", datasets.Image(decode=False))
         keys = [str(Path(path).relative_to(src)) for path in (row["image"]["path"] for row in bare)]
@@ -45,20 +52,33 @@ def _folder(src: Path, split: str = "train", **options: Any) -> Callable[[], Seq
     return read
 
 
+def _eight_bits(src: Path) -> Callable[[], Sequence[Sample]]:
+    """Return the samples with the bits of a channel, which neither Pillow nor Brand keeps."""
+    return lambda: [{**row, "bits": 10} for row in read_folder(src)()]
+
+
 def _as_arrays(read: Callable[[], Sequence[Sample]]) -> Callable[[], Sequence[Sample]]:
     return lambda: [{**row, "image": np.asarray(row["image"])} for row in read()]
 
 
 def _folders(root: Path) -> Iterator[Case]:
     files = media.image_files()
+    deep_color = {f"{name}/10-bits.avif": base64.b64decode(media.TEN_BITS_AVIF) for name in "ab"}
+    yield Case(
+        TOOL,
+        "imagefolder, AVIF of 10 bits",
+        _eight_bits(media.write(root / "avif", deep_color)),
+        ["images", str(root / "avif")],
+        said={"bits": "10 or 12 bits a channel"},
+    )
     halves = {f"{('cats', 'dogs')[n % 2]}/{name}": data for n, (name, data) in enumerate(files.items())}
     plain = media.write(root / "plain", halves)
     said = {"image": IMAGE_SAID, "code": "column 'code' is text"}
-    yield Case(TOOL, "imagefolder", _folder(plain), ["images", str(plain)], said=said, by="key")
+    yield Case(TOOL, "imagefolder", read_folder(plain), ["images", str(plain)], said=said, by="key")
     yield Case(
         TOOL,
         "imagefolder, mode='unchanged', upright=True",
-        _as_arrays(_folder(plain)),
+        _as_arrays(read_folder(plain)),
         ["images", str(plain)],
         decode=_UNCHANGED,
         by="key",
@@ -67,40 +87,88 @@ def _folders(root: Path) -> Iterator[Case]:
     plainer = {name: data for name, data in files.items() if name[0] in "acf" and "A" not in name}
     split = media.write(root / "split", {f"{s}/x/{n}": d for s in ("train", "test") for n, d in plainer.items()})
     media.write(split, {f"{s}/y/{s}.jpg": media.encoded(media.pixels(), "JPEG") for s in ("train", "test")})
-    yield Case(TOOL, "imagefolder, split", _split(split, "test"), ["images", str(split), "--split", "test"], said=said, by="key")
-    deep = media.write(root / "deep", {f"{n % 2}/{'ab'[n % 3 == 0]}/{name}": d for n, (name, d) in enumerate(plainer.items())})
-    yield Case(TOOL, "imagefolder, two levels", _folder(deep), ["images", str(deep)], said={**said, "label": "below (its|their) class folder"}, by="key")
     yield Case(
-        TOOL, "imagefolder, two levels, --leaf-classes", _folder(deep), ["images", str(deep), "--leaf-classes"], said=said, by="key"
+        TOOL,
+        "imagefolder, split",
+        _split(split, "test"),
+        ["images", str(split), "--split", "test"],
+        said=said,
+        by="key",
+    )
+    deep = media.write(
+        root / "deep", {f"{n % 2}/{'ab'[n % 3 == 0]}/{name}": d for n, (name, d) in enumerate(plainer.items())}
+    )
+    yield Case(
+        TOOL,
+        "imagefolder, two levels",
+        read_folder(deep),
+        ["images", str(deep)],
+        said={**said, "label": "below (its|their) class folder"},
+        by="key",
+    )
+    yield Case(
+        TOOL,
+        "imagefolder, two levels, --leaf-classes",
+        read_folder(deep),
+        ["images", str(deep), "--leaf-classes"],
+        said=said,
+        by="key",
     )
     flat = {name: data for name, data in plainer.items()}
     rows = [
-        {"file_name": name, "text": f'a "{n}", b', "score": n / 4, "n": n, "code": f"0{n}"} for n, name in enumerate(flat)
+        {"file_name": name, "text": f'a "{n}", b', "score": n / 4, "n": n, "code": f"0{n}"}
+        for n, name in enumerate(flat)
     ]
     for form, text in (("csv", _csv(rows)), ("jsonl", "".join(json.dumps(row) + "\n" for row in rows))):
         folder = media.write(root / form, {**flat, f"metadata.{form}": text.encode()})
-        yield Case(TOOL, f"imagefolder, metadata.{form}", _folder(folder), ["images", str(folder)], said=said, by="key")
-    below = media.write(root / "below", {**{f"train/{n}": d for n, d in flat.items()}, "train/metadata.csv": _csv(rows).encode()})
-    yield Case(TOOL, "imagefolder, train/metadata.csv", _split(below, "train"), ["images", str(below / "train")], said=said, by="key")
+        yield Case(
+            TOOL, f"imagefolder, metadata.{form}", read_folder(folder), ["images", str(folder)], said=said, by="key"
+        )
+    below = media.write(
+        root / "below", {**{f"train/{n}": d for n, d in flat.items()}, "train/metadata.csv": _csv(rows).encode()}
+    )
+    yield Case(
+        TOOL,
+        "imagefolder, train/metadata.csv",
+        _split(below, "train"),
+        ["images", str(below / "train")],
+        said=said,
+        by="key",
+    )
     objects = [{**row, "objects": {"bbox": [[1.0, 2.0, 3.0, 4.5]], "category": [2]}} for row in rows]
-    folder = media.write(root / "objects", {**flat, "metadata.jsonl": "".join(json.dumps(o) + "\n" for o in objects).encode()})
-    yield Case(TOOL, "imagefolder, metadata.jsonl with boxes", _folder(folder), ["images", str(folder)], said=said, by="key")
+    folder = media.write(
+        root / "objects", {**flat, "metadata.jsonl": "".join(json.dumps(o) + "\n" for o in objects).encode()}
+    )
+    yield Case(
+        TOOL,
+        "imagefolder, metadata.jsonl with boxes",
+        read_folder(folder),
+        ["images", str(folder)],
+        said=said,
+        by="key",
+    )
     sounds = {f"{('no', 'yes')[n % 2]}/{n}.wav": _wav(n) for n in range(6)}
     audio = media.write(root / "audio", sounds)
     yield Case(TOOL, "audiofolder", _audio(audio), ["audio", str(audio)], decode=False, by="key")
 
 
 def _split(src: Path, split: str) -> Callable[[], Sequence[Sample]]:
-    read = _folder(src, split)
+    read = read_folder(src, split)
     return lambda: [{**row, "key": str(Path(row["key"]).relative_to(split))} for row in read()]
 
 
 def _audio(src: Path) -> Callable[[], Sequence[Sample]]:
     def read() -> list[Sample]:
-        rows = datasets.load_dataset("audiofolder", data_dir=str(src), split="train", cache_dir=str(src.parent / "cache"))
+        rows = datasets.load_dataset(
+            "audiofolder", data_dir=str(src), split="train", cache_dir=str(src.parent / "cache")
+        )
         bare = rows.cast_column("audio", datasets.Audio(decode=False))
         return [
-            {"audio": Path(row["audio"]["path"]).read_bytes(), "label": row["label"], "key": _below(src, row["audio"]["path"])}
+            {
+                "audio": Path(row["audio"]["path"]).read_bytes(),
+                "label": row["label"],
+                "key": _below(src, row["audio"]["path"]),
+            }
             for row in bare
         ]
 
@@ -229,16 +297,30 @@ def _tables_of_features(root: Path) -> Iterator[Case]:
         name = f"every feature, {'save_to_disk' if form == 'saved' else f'Parquet by convert {kind}'}"
         some = saved if form == "saved" else rows
         yield Case(TOOL, name, _pictures(some), [kind, src], said=_SAID)
-        yield Case(TOOL, name + ", bytes of audio", _audio_bytes(rows), [kind, src, "--columns", "audio,label"], decode=False)
-    nulls = datasets.Dataset.from_list([{"n": 1, "x": 0.5, "s": "a"}, {"n": None, "x": None, "s": None}, {"n": 3, "x": float("nan"), "s": ""}])
+        yield Case(
+            TOOL, name + ", bytes of audio", _audio_bytes(rows), [kind, src, "--columns", "audio,label"], decode=False
+        )
+    nulls = datasets.Dataset.from_list(
+        [{"n": 1, "x": 0.5, "s": "a"}, {"n": None, "x": None, "s": None}, {"n": 3, "x": float("nan"), "s": ""}]
+    )
     (root / "nulls").mkdir()
     nulls.to_parquet(root / "nulls/a.parquet")
     src = str(root / "nulls")
     yield Case(TOOL, "missing values", lambda: list(nulls), ["parquet", src], said={WHOLE: "--null n=VALUE"})
-    filled = lambda: [{"n": r["n"] or -1, "x": float("nan") if r["x"] is None else r["x"], "s": r["s"] or ""} for r in nulls]  # noqa: E731
+    filled = lambda: [
+        {"n": r["n"] or -1, "x": float("nan") if r["x"] is None else r["x"], "s": r["s"] or ""} for r in nulls
+    ]
     options = ["--null", "n=-1", "--null", "x=nan", "--null", "s="]
-    yield Case(TOOL, "missing values, with --null", lambda: [r | {"n": -1 if r["n"] is None else r["n"]} for r in filled()], ["parquet", src, *options])
-    hidden = datasets.Dataset.from_dict({"x": [1, 2], "label": [-1, -1]}, datasets.Features({"x": datasets.Value("int64"), "label": datasets.ClassLabel(names=["a", "b"])}))
+    yield Case(
+        TOOL,
+        "missing values, with --null",
+        lambda: [r | {"n": -1 if r["n"] is None else r["n"]} for r in filled()],
+        ["parquet", src, *options],
+    )
+    hidden = datasets.Dataset.from_dict(
+        {"x": [1, 2], "label": [-1, -1]},
+        datasets.Features({"x": datasets.Value("int64"), "label": datasets.ClassLabel(names=["a", "b"])}),
+    )
     (root / "hidden").mkdir()
     hidden.to_parquet(root / "hidden/test-00000-of-00001.parquet")
     yield Case(TOOL, "labels of an unlabelled split, -1", lambda: list(hidden), ["hf", str(root / "hidden")])
@@ -283,20 +365,47 @@ def _packed(root: Path) -> Iterator[Case]:
     }.items():
         theirs = some.filter(_even) if "filter" in name else view
         yield Case(TOOL, f"pack(stream.{name})", _decoded(theirs), pack=_pack(view), said=_SAID)
-    doubled = some.select_columns(["small", "text"]).to_iterable_dataset().map(_transformed, features=datasets.Features({"small": datasets.Value("int8"), "text": datasets.Value("string"), "double": datasets.Value("int64")}))
+    doubled = (
+        some.select_columns(["small", "text"])
+        .to_iterable_dataset()
+        .map(
+            _transformed,
+            features=datasets.Features(
+                {"small": datasets.Value("int8"), "text": datasets.Value("string"), "double": datasets.Value("int64")}
+            ),
+        )
+    )
     yield Case(TOOL, "pack(stream.map)", _decoded(doubled), pack=_pack(doubled))
     src = root / "files"
     src.mkdir()
     rows.to_parquet(src / "train-00000-of-00001.parquet", batch_size=100)
-    streamed = datasets.load_dataset("parquet", data_dir=str(src), split="train", streaming=True, cache_dir=str(root / "cache"))
+    streamed = datasets.load_dataset(
+        "parquet", data_dir=str(src), split="train", streaming=True, cache_dir=str(root / "cache")
+    )
     yield Case(TOOL, "pack(load_dataset('parquet', streaming=True))", _pictures(rows), pack=_pack(streamed), said=_SAID)
     fewer = streamed.remove_columns("audio")
-    yield Case(TOOL, "pack(load_dataset(streaming=True).remove_columns)", _decoded(fewer), pack=_pack(fewer), said={WHOLE: r"call decode\(False\) before"})
+    yield Case(
+        TOOL,
+        "pack(load_dataset(streaming=True).remove_columns)",
+        _decoded(fewer),
+        pack=_pack(fewer),
+        said={WHOLE: r"call decode\(False\) before"},
+    )
     fewer = streamed.decode(False).remove_columns("audio")
-    yield Case(TOOL, "pack(load_dataset(streaming=True).decode(False).remove_columns)", _decoded(some), pack=_pack(fewer), said=_SAID)
-    folder = media.write(root / "folder", {f"{'ab'[n % 2]}/{name}": d for n, (name, d) in enumerate(media.image_files().items())})
+    yield Case(
+        TOOL,
+        "pack(load_dataset(streaming=True).decode(False).remove_columns)",
+        _decoded(some),
+        pack=_pack(fewer),
+        said=_SAID,
+    )
+    folder = media.write(
+        root / "folder", {f"{'ab'[n % 2]}/{name}": d for n, (name, d) in enumerate(media.image_files().items())}
+    )
     for streaming in (False, True):
-        loaded = datasets.load_dataset("imagefolder", data_dir=str(folder), split="train", streaming=streaming, cache_dir=str(root / "cache"))
+        loaded = datasets.load_dataset(
+            "imagefolder", data_dir=str(folder), split="train", streaming=streaming, cache_dir=str(root / "cache")
+        )
         name = f"pack(load_dataset('imagefolder', streaming={streaming}))"
         yield Case(TOOL, name, _decoded(loaded), pack=_pack(loaded), said=_SAID)
 
@@ -320,13 +429,18 @@ def _even(row: Any) -> bool:
 def _texts(root: Path) -> Iterator[Case]:
     lines = [{"text": f'say "{n}"\n, then', "n": n, "x": n / 4, "flag": n % 2 == 0} for n in range(8)]
     table = media.write(root / "csv", {"data.csv": _csv(lines).encode()})
-    yield Case(TOOL, "csv", _loaded("csv", table), ["csv", str(table)], said={"flag": "True.*text|text.*True"})
-    nested = [{**line, "tags": ["a"] * (n % 3), "of": {"k": n, "z": None}, "ids": [n, 2]} for n, line in enumerate(lines)]
+    yield Case(TOOL, "csv", read_loaded("csv", table), ["csv", str(table)], said={"flag": "True.*text|text.*True"})
+    nested = [
+        {**line, "tags": ["a"] * (n % 3), "of": {"k": n, "z": None}, "ids": [n, 2]} for n, line in enumerate(lines)
+    ]
     jsonl = media.write(root / "jsonl", {"data.jsonl": "".join(json.dumps(line) + "\n" for line in nested).encode()})
-    yield Case(TOOL, "json lines", _loaded("json", jsonl), ["jsonl", str(jsonl)])
+    yield Case(TOOL, "json lines", read_loaded("json", jsonl), ["jsonl", str(jsonl)])
     array = media.write(root / "json", {"data.json": json.dumps(nested).encode()})
-    yield Case(TOOL, "json array", _loaded("json", array), ["jsonl", str(array)])
+    yield Case(TOOL, "json array", read_loaded("json", array), ["jsonl", str(array)])
 
 
-def _loaded(form: str, src: Path) -> Callable[[], Sequence[Sample]]:
-    return lambda: list(datasets.load_dataset(form, data_dir=str(src), split="train", cache_dir=str(src.parent / "cache")))
+def read_loaded(form: str, src: Path) -> Callable[[], Sequence[Sample]]:
+    """Return a function that loads the files of a format in a folder."""
+    return lambda: list(
+        datasets.load_dataset(form, data_dir=str(src), split="train", cache_dir=str(src.parent / "cache"))
+    )

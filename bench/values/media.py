@@ -12,6 +12,14 @@ import numpy as np
 from PIL import Image
 
 _SIZE: Final = (24, 16)
+TEN_BITS_AVIF: Final = (
+    "AAAAIGZ0eXBhdmlmAAAAAGF2aWZtaWYxbWlhZk1BMUIAAAD5bWV0YQAAAAAAAAAvaGRscgAAAAAAAAAAcGljdAAAAAAAAAAAAAAA"
+    "AFBpY3R1cmVIYW5kbGVyAAAAAA5waXRtAAAAAAABAAAAHmlsb2MAAAAARAAAAQABAAAAAQAAASEAAAApAAAAKGlpbmYAAAAAAAEA"
+    "AAAaaW5mZQIAAAAAAQAAYXYwMUNvbG9yAAAAAGppcHJwAAAAS2lwY28AAAAUaXNwZQAAAAAAAABAAAAAQAAAABBwaXhpAAAAAAMK"
+    "CgoAAAAMYXYxQ4EATAAAAAATY29scm5jbHgAAgACAAIAAAAAF2lwbWEAAAAAAAAAAQABBAECgwQAAAAxbWRhdAoKAAAAAq//jV84"
+    "CDIbEAC6AgssUUEAAAgFsvCSQfzoL7hZjA7/luS4"
+)
+"""A grey ramp of 64 x 64 pixels in 10 bits, in Base64: Pillow writes 8 bits."""
 ORIENTATION: Final = 274
 """Number of the EXIF tag."""
 
@@ -24,7 +32,7 @@ def pixels(mode: str = "RGB", seed: int = 0, size: tuple[int, int] = _SIZE) -> I
     smooth = np.stack([across + down, 250 - across, down * 4 + seed % 40], axis=-1)
     rgb = np.clip(smooth + random.integers(0, 6, smooth.shape), 0, 255).astype(np.uint8)
     if mode == "I;16":
-        return Image.fromarray((rgb[..., 0].astype(np.uint16) * 250 + 17))
+        return Image.fromarray(rgb[..., 0].astype(np.uint16) * 250 + 17)
     if mode == "I":
         return Image.fromarray(rgb[..., 0].astype(np.int32) * 70_000)
     if mode == "F":
@@ -103,9 +111,7 @@ def wave(seconds: float = 0.5, rate: int = 16_000, channels: int = 1, seed: int 
     return made
 
 
-def by_ffmpeg(
-    container: str, codec: str, samples: np.ndarray[Any, Any], rate: int, **options: str
-) -> bytes:
+def by_ffmpeg(container: str, codec: str, samples: np.ndarray[Any, Any], rate: int, **options: str) -> bytes:
     """Return an audio file that FFmpeg's libraries encode from (frames, channels)."""
     import av
 
@@ -114,7 +120,9 @@ def by_ffmpeg(
     with av.open(buffer, "w", format=container) as file:
         stream = file.add_stream(codec, rate=rate, layout=layout)
         stream.options = options
-        resampler = av.AudioResampler(stream.codec_context.format, layout, rate, stream.codec_context.frame_size or 1024)
+        resampler = av.AudioResampler(
+            stream.codec_context.format, layout, rate, stream.codec_context.frame_size or 1024
+        )
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples.T, np.float32), "fltp", layout)
         frame.sample_rate = rate
         frame.time_base = Fraction(1, rate)

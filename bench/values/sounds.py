@@ -13,10 +13,11 @@ import numpy as np
 import soundfile
 
 from bench.values import media
-from bench.values.compare import Case, Sample, Sound
+from bench.values.compare import WHOLE, Case, Sample, Sound
 
 SOUNDFILE: Final = "soundfile"
 FFMPEG: Final = "FFmpeg"
+_SAID: Final = {**dict.fromkeys(("audio", "duration"), "of several recordings"), WHOLE: "libsndfile cannot decode"}
 _LOSSY: Final = 2e-3
 """Largest difference of a sample between two decoders of a lossy format."""
 
@@ -25,25 +26,55 @@ def cases(root: Path) -> Iterator[Case]:
     """Yield the cases; their sources are made below `root`."""
     for name, data in _by_soundfile().items():
         folder = media.write(root / f"soundfile/{name.replace(' ', '-')}", {f"a.{name.rpartition('.')[2]}": data})
-        yield Case(SOUNDFILE, name.replace(".", ", ."), lambda d=data: [_soundfile(d)], ["audio", str(folder)], said=_said(name))
-        yield Case(FFMPEG, name.replace(".", ", ."), lambda d=data: [_ffmpeg(d)], ["audio", str(folder)], said=_said(name))
+        yield Case(
+            SOUNDFILE, name.replace(".", ", ."), lambda d=data: [_soundfile(d)], ["audio", str(folder)], said=_SAID
+        )
+        yield Case(
+            FFMPEG,
+            name.replace(".", ", ."),
+            lambda d=data: [_ffmpeg(d)],
+            ["audio", str(folder)],
+            second=lambda d=data: [_soundfile(d)],
+            said=_SAID,
+        )
     for name, data in _by_ffmpeg().items():
         folder = media.write(root / f"ffmpeg/{name.replace(' ', '-')}", {f"a.{name.rpartition('.')[2]}": data})
-        yield Case(FFMPEG, name.replace(".", ", ."), lambda d=data: [_ffmpeg(d)], ["audio", str(folder)], said=_said(name))
-
-
-def _said(name: str) -> dict[str, str]:
-    return {}
+        yield Case(FFMPEG, name.replace(".", ", ."), lambda d=data: [_ffmpeg(d)], ["audio", str(folder)], said=_SAID)
 
 
 def _by_soundfile() -> dict[str, bytes]:
     """Return files that libsndfile writes: name -> bytes."""
     kinds = [
         ("wav", "WAV", subtype)
-        for subtype in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAW", "ULAW", "IMA_ADPCM", "MS_ADPCM", "GSM610")
+        for subtype in (
+            "PCM_U8",
+            "PCM_16",
+            "PCM_24",
+            "PCM_32",
+            "FLOAT",
+            "DOUBLE",
+            "ALAW",
+            "ULAW",
+            "IMA_ADPCM",
+            "MS_ADPCM",
+            "GSM610",
+        )
     ]
-    kinds += [("flac", "FLAC", "PCM_16"), ("flac", "FLAC", "PCM_24"), ("ogg", "OGG", "VORBIS"), ("opus", "OGG", "OPUS"), ("mp3", "MP3", "MPEG_LAYER_III")]
-    kinds += [("aiff", "AIFF", "PCM_16"), ("au", "AU", "PCM_16"), ("caf", "CAF", "PCM_16"), ("wav", "WAVEX", "PCM_16"), ("w64", "W64", "PCM_16"), ("rf64", "RF64", "PCM_16")]
+    kinds += [
+        ("flac", "FLAC", "PCM_16"),
+        ("flac", "FLAC", "PCM_24"),
+        ("ogg", "OGG", "VORBIS"),
+        ("opus", "OGG", "OPUS"),
+        ("mp3", "MP3", "MPEG_LAYER_III"),
+    ]
+    kinds += [
+        ("aiff", "AIFF", "PCM_16"),
+        ("au", "AU", "PCM_16"),
+        ("caf", "CAF", "PCM_16"),
+        ("wav", "WAVEX", "PCM_16"),
+        ("w64", "W64", "PCM_16"),
+        ("rf64", "RF64", "PCM_16"),
+    ]
     made = {}
     for ending, form, subtype in kinds:
         for rate, channels in ((16_000, 1), (48_000, 2)):
@@ -102,7 +133,9 @@ def _ffmpeg(data: bytes) -> Sample:
         with av.open(file.name) as container:
             stream = container.streams.audio[0]
             resampler = av.AudioResampler("fltp", stream.layout, stream.rate)
-            pieces: list[Any] = [each.to_ndarray() for frame in container.decode(stream) for each in resampler.resample(frame)]
+            pieces: list[Any] = [
+                each.to_ndarray() for frame in container.decode(stream) for each in resampler.resample(frame)
+            ]
             pieces += [each.to_ndarray() for each in resampler.resample(None)]
             samples = np.concatenate(pieces, axis=1)
             return {"audio": Sound(samples, stream.rate, _LOSSY), "duration": samples.shape[1] / stream.rate}

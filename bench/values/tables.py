@@ -61,7 +61,11 @@ def _csv(root: Path) -> Iterator[Case]:
         ("':'", {"delimiter": ":"}, ["--separator", ":"]),
         ("tab, quoted", {"delimiter": "\t", "quoting": csv.QUOTE_ALL}, ["--quote", "double"]),
         ("single quotes", {"quotechar": "'", "quoting": csv.QUOTE_ALL}, ["--quote", "single"]),
-        ("a backslash before quotes", {"escapechar": "\\", "doublequote": False, "quoting": csv.QUOTE_ALL}, ["--escape", "\\"]),
+        (
+            "a backslash before quotes",
+            {"escapechar": "\\", "doublequote": False, "quoting": csv.QUOTE_ALL},
+            ["--escape", "\\"],
+        ),
         ("lines end with CR LF", {"lineterminator": "\r\n"}, []),
         ("lines end with LF", {"lineterminator": "\n"}, []),
     ):
@@ -108,12 +112,24 @@ def _csv(root: Path) -> Iterator[Case]:
         quoted = [f'"{cell}"' if "," in cell else cell for cell in cells]
         path.write_text("".join(f"{line}\n" for line in ["n,x", *(f"{n},{cell}" for n, cell in enumerate(quoted))]))
         options = {"thousands": ","} if name == "thousands" else {}
-        yield Case(PANDAS, f"CSV, {name}", _read_csv(path, **options), ["csv", str(path)], said={"x": said, WHOLE: said} if said else {})
+        yield Case(
+            PANDAS,
+            f"CSV, {name}",
+            _read_csv(path, **options),
+            ["csv", str(path)],
+            said={"x": said, WHOLE: said} if said else {},
+        )
     encodings = {"utf-8-sig": "", "latin-1": "iconv", "utf-16": "iconv", "cp1252": "iconv"}
     for encoding, said in encodings.items():
         path = root / f"{encoding}.csv"
         path.write_bytes("n,x\n1,é\n2,ü\n".encode(encoding))
-        yield Case(PANDAS, f"CSV, {encoding}", _read_csv(path, encoding=encoding), ["csv", str(path)], said={WHOLE: said} if said else {})
+        yield Case(
+            PANDAS,
+            f"CSV, {encoding}",
+            _read_csv(path, encoding=encoding),
+            ["csv", str(path)],
+            said={WHOLE: said} if said else {},
+        )
     short = root / "short.csv"
     short.write_text("n,x\n1,a\n2\n3,c\n")
     yield Case(PANDAS, "CSV, a row without its last cell", _read_csv(short), ["csv", str(short)], said={WHOLE: "cell"})
@@ -125,26 +141,42 @@ def _csv(root: Path) -> Iterator[Case]:
     yield Case(PANDAS, "CSV, empty lines", _read_csv(blank), ["csv", str(blank)])
     comment = root / "comment.csv"
     comment.write_text("# made by hand\nn,x\n1,a\n")
-    yield Case(PANDAS, "CSV, a comment before the header", _read_csv(comment, comment="#"), ["csv", str(comment)], said={WHOLE: "cell"})
+    yield Case(
+        PANDAS,
+        "CSV, a comment before the header",
+        _read_csv(comment, comment="#"),
+        ["csv", str(comment)],
+        said={WHOLE: "cell"},
+    )
     index = root / "index.csv"
     pandas.DataFrame({"x": ["a", "b"]}).to_csv(index)
-    yield Case(PANDAS, "CSV with an index of pandas", lambda: [{"x": "a"}, {"x": "b"}], ["csv", str(index), "--columns", "x"])
+    yield Case(
+        PANDAS, "CSV with an index of pandas", lambda: [{"x": "a"}, {"x": "b"}], ["csv", str(index), "--columns", "x"]
+    )
     many = root / "many.csv"
     many.write_text("".join(["n,x\n", *(f"{n},{n}\n" for n in range(3000)), "3000,0042\n"]))
-    yield Case(PANDAS, "CSV, a leading zero in row 3,001", _read_csv(many), ["csv", str(many)], said={WHOLE: "line 3002"})
+    yield Case(
+        PANDAS, "CSV, a leading zero in row 3,001", _read_csv(many), ["csv", str(many)], said={WHOLE: "line 3002"}
+    )
     zipped = root / "zipped.csv.gz"
     pandas.DataFrame({"n": range(50), "x": [n / 7 for n in range(50)]}).to_csv(zipped, index=False)
     yield Case(PANDAS, "CSV, gzip, float64 written by pandas", _read_csv(zipped), ["csv", str(zipped)])
 
 
 def _moments() -> list[datetime.datetime]:
-    return [datetime.datetime(2024, 2, 29, 12, 30, 1, 250000), datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)]
+    return [
+        datetime.datetime(2024, 2, 29, 12, 30, 1, 250000),
+        datetime.datetime(1, 1, 1),
+        datetime.datetime(9999, 12, 31),
+    ]
 
 
 def _types(root: Path) -> Iterator[Case]:
     root.mkdir()
     a, day = pyarrow, datetime.date(2024, 2, 29)
-    ints = {f"{sign}int{bits}": [0, 1, (1 << (bits - (not sign))) - 1] for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    ints = {
+        f"{sign}int{bits}": [0, 1, (1 << (bits - (not sign))) - 1] for sign in ("", "u") for bits in (8, 16, 32, 64)
+    }
     floats = [0.5, -0.0, float("inf"), float("nan"), 2.0**-10]
     berlin = datetime.timezone(datetime.timedelta(hours=1))
     arrays: dict[str, Any] = {
@@ -168,8 +200,12 @@ def _types(root: Path) -> Iterator[Case]:
         "time64[us]": a.array([datetime.time(1, 2, 3, 4), datetime.time(0)], a.time64("us")),
         "timestamp[s]": a.array([_moments()[0].replace(microsecond=0)], a.timestamp("s")),
         "timestamp[us]": a.array(_moments(), a.timestamp("us")),
-        "timestamp[us, UTC]": a.array([m.replace(tzinfo=datetime.UTC) for m in _moments()[:1]], a.timestamp("us", "UTC")),
-        "timestamp[us, +01:00]": a.array([m.replace(tzinfo=berlin) for m in _moments()[:1]], a.timestamp("us", "+01:00")),
+        "timestamp[us, UTC]": a.array(
+            [m.replace(tzinfo=datetime.UTC) for m in _moments()[:1]], a.timestamp("us", "UTC")
+        ),
+        "timestamp[us, +01:00]": a.array(
+            [m.replace(tzinfo=berlin) for m in _moments()[:1]], a.timestamp("us", "+01:00")
+        ),
         "dictionary of strings": a.array(["b", "a", "b"]).dictionary_encode(),
         "dictionary of int64": a.array([7, 5, 7]).dictionary_encode(),
         "list<int64>": a.array([[1, 2], [], [3]]),
@@ -180,12 +216,15 @@ def _types(root: Path) -> Iterator[Case]:
         "list<list<int64>>": a.array([[[1], []], []]),
         "list<bool>": a.array([[True, False], []]),
         "list<struct>": a.array([[{"a": 1, "b": "x"}], []]),
-        "struct": a.array([{"a": 1, "b": None, "c": {"d": [0.5]}}, {"a": None, "b": "x", "c": {"d": []}}], a.struct([("a", a.int64()), ("b", a.string()), ("c", a.struct([("d", a.list_(a.float64()))]))])),
+        "struct": a.array(
+            [{"a": 1, "b": None, "c": {"d": [0.5]}}, {"a": None, "b": "x", "c": {"d": []}}],
+            a.struct([("a", a.int64()), ("b", a.string()), ("c", a.struct([("d", a.list_(a.float64()))]))]),
+        ),
         "struct with a date": a.array([{"d": day}, {"d": None}]),
         "list<int64> with a null": a.array([[1, None]]),
         "list<float64> with a null": a.array([[0.5, None]]),
         "list<string> with a null": a.array([["a", None]]),
-            }
+    }
     for name, array in arrays.items():
         said = {
             "list<int64> with a null": "NoneType",
@@ -195,14 +234,36 @@ def _types(root: Path) -> Iterator[Case]:
         }.get(name, "")
         yield _parquet(root, name, array, said={"x": said, WHOLE: said} if said else {})
     spelled: dict[str, tuple[Any, list[Any], str]] = {
-        "time64[ns]": (a.array([1, 3_600_000_000_001], a.time64("ns")), ["00:00:00.000000001", "01:00:00.000000001"], ""),
-        "timestamp[ns]": (a.array([1_709_208_000_123_456_789], a.timestamp("ns")), ["2024-02-29T12:00:00.123456789"], ""),
-        "duration[s]": (a.array([90_061, 0], a.duration("s")), [pandas.Timedelta(90_061, "s").isoformat(), pandas.Timedelta(0).isoformat()], ""),
+        "time64[ns]": (
+            a.array([1, 3_600_000_000_001], a.time64("ns")),
+            ["00:00:00.000000001", "01:00:00.000000001"],
+            "",
+        ),
+        "timestamp[ns]": (
+            a.array([1_709_208_000_123_456_789], a.timestamp("ns")),
+            ["2024-02-29T12:00:00.123456789"],
+            "",
+        ),
+        "duration[s]": (
+            a.array([90_061, 0], a.duration("s")),
+            [pandas.Timedelta(90_061, "s").isoformat(), pandas.Timedelta(0).isoformat()],
+            "",
+        ),
         "duration[ns]": (a.array([1_000_000_001], a.duration("ns")), [pandas.Timedelta(1_000_000_001).isoformat()], ""),
-        "map<string, int64>": (a.array([[("a", 1), ("b", 2)], []], a.map_(a.string(), a.int64())), [[["a", 1], ["b", 2]], []], ""),
+        "map<string, int64>": (
+            a.array([[("a", 1), ("b", 2)], []], a.map_(a.string(), a.int64())),
+            [[["a", 1], ["b", 2]], []],
+            "",
+        ),
     }
     for name, (array, values, said) in spelled.items():
-        yield _parquet(root, f"{name}, in ISO 8601" if name != "map<string, int64>" else f"{name}, as pairs", array, values, {"x": said})
+        yield _parquet(
+            root,
+            f"{name}, in ISO 8601" if name != "map<string, int64>" else f"{name}, as pairs",
+            array,
+            values,
+            {"x": said},
+        )
     yield _parquet(root, "null", a.array([None, None]), said={WHOLE: "missing|null"})
     yield _parquet(root, "int64 with a null", a.array([1, None]), said={WHOLE: "--null"})
     yield _parquet(root, "string with a null", a.array(["a", None]), said={WHOLE: "--null"})
@@ -212,7 +273,9 @@ def _types(root: Path) -> Iterator[Case]:
     yield _parquet(root, "uint64 above int64", wide, [str(2**64 - 1), "5"], {})
 
 
-def _parquet(root: Path, name: str, array: Any, values: Sequence[Any] | None = None, said: dict[str, str] | None = None) -> Case:
+def _parquet(
+    root: Path, name: str, array: Any, values: Sequence[Any] | None = None, said: dict[str, str] | None = None
+) -> Case:
     path = root / f"{''.join(each if each.isalnum() else '-' for each in name)}.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"x": array, "n": list(range(len(array)))}), path)
 
@@ -224,9 +287,13 @@ def _parquet(root: Path, name: str, array: Any, values: Sequence[Any] | None = N
 
 
 def _partitions(root: Path) -> Iterator[Case]:
-    table = pyarrow.table({"n": list(range(12)), "lang": ["de", "en", "é f"] * 4, "year": [2023, 2024] * 6, "s": ["x"] * 12})
+    table = pyarrow.table(
+        {"n": list(range(12)), "lang": ["de", "en", "é f"] * 4, "year": [2023, 2024] * 6, "s": ["x"] * 12}
+    )
     hive = root / "hive"
-    pyarrow.dataset.write_dataset(table, hive, format="parquet", partitioning=["lang", "year"], partitioning_flavor="hive")
+    pyarrow.dataset.write_dataset(
+        table, hive, format="parquet", partitioning=["lang", "year"], partitioning_flavor="hive"
+    )
     read = pyarrow.dataset.dataset(hive, partitioning="hive").to_table
     yield Case(ARROW, "partitions, Hive", lambda: read().to_pylist(), ["parquet", str(hive)], by="n")
     panda = root / "pandas"
@@ -237,20 +304,45 @@ def _partitions(root: Path) -> Iterator[Case]:
     padded = pyarrow.table({"n": [1, 2, 3], "month": ["01", "02", "12"]})
     pyarrow.dataset.write_dataset(padded, zeros, format="parquet", partitioning=["month"], partitioning_flavor="hive")
     read_zeros = pyarrow.dataset.dataset(zeros, partitioning="hive").to_table
-    yield Case(ARROW, "partitions, month=01", lambda: read_zeros().to_pylist(), ["parquet", str(zeros)], by="n", said={"month": "month"})
+    yield Case(
+        ARROW,
+        "partitions, month=01",
+        lambda: read_zeros().to_pylist(),
+        ["parquet", str(zeros)],
+        by="n",
+        said={"month": "month"},
+    )
     missing = root / "missing"
     gaps = pyarrow.table({"n": [1, 2, 3], "lang": ["de", None, "en"]})
     pyarrow.dataset.write_dataset(gaps, missing, format="parquet", partitioning=["lang"], partitioning_flavor="hive")
     read_gaps = pyarrow.dataset.dataset(missing, partitioning="hive").to_table
-    yield Case(ARROW, "partitions with a missing value", lambda: read_gaps().to_pylist(), ["parquet", str(missing)], by="n", said={WHOLE: "--null"})
+    yield Case(
+        ARROW,
+        "partitions with a missing value",
+        lambda: read_gaps().to_pylist(),
+        ["parquet", str(missing)],
+        by="n",
+        said={WHOLE: "--null"},
+    )
     filled = lambda: [{**row, "lang": row["lang"] or "?"} for row in read_gaps().to_pylist()]  # noqa: E731
-    yield Case(ARROW, "partitions with a missing value, --null", filled, ["parquet", str(missing), "--null", "lang=?"], by="n")
+    yield Case(
+        ARROW, "partitions with a missing value, --null", filled, ["parquet", str(missing), "--null", "lang=?"], by="n"
+    )
     listed = root / "listed"
     pyarrow.dataset.write_dataset(table, listed, format="parquet", partitioning=["lang"])
     read_listed = pyarrow.dataset.dataset(listed, partitioning=["lang"]).to_table
-    yield Case(ARROW, "partitions by folder names alone", lambda: read_listed().to_pylist(), ["parquet", str(listed)], by="n", said={WHOLE: "split|configuration", "lang": "folder"})
+    yield Case(
+        ARROW,
+        "partitions by folder names alone",
+        lambda: read_listed().to_pylist(),
+        ["parquet", str(listed)],
+        by="n",
+        said={WHOLE: "split|configuration", "lang": "folder"},
+    )
     groups = root / "groups.parquet"
-    pyarrow.parquet.write_table(table, groups, row_group_size=5, compression="zstd", use_dictionary=True, data_page_version="2.0")
+    pyarrow.parquet.write_table(
+        table, groups, row_group_size=5, compression="zstd", use_dictionary=True, data_page_version="2.0"
+    )
     yield Case(ARROW, "row groups, zstd, dictionary pages", lambda: table.to_pylist(), ["parquet", str(groups)])
 
 
@@ -282,17 +374,60 @@ def _frames(root: Path) -> Iterator[Case]:
 
 
 def _arrays() -> Iterator[Case]:
-    kinds = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
+    kinds = [
+        "bool",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
     arrays: list[Any] = [np.arange(6).reshape(2, 3).astype(kind) for kind in kinds]
-    arrays += [np.array(3.5), np.zeros((0, 3), np.float32), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(6)[::-2]]
+    arrays += [
+        np.array(3.5),
+        np.zeros((0, 3), np.float32),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(6)[::-2],
+    ]
     rows = [{"x": each} for each in arrays]
-    yield Case("numpy", "pack of arrays", lambda: [{"x": np.ascontiguousarray(a) if a.ndim else a} for a in arrays], pack=lambda t: brand.pack(rows, t, {"x": "ndarray"}))
+    yield Case(
+        "numpy",
+        "pack of arrays",
+        lambda: [{"x": np.ascontiguousarray(a) if a.ndim else a} for a in arrays],
+        pack=lambda t: brand.pack(rows, t, {"x": "ndarray"}),
+    )
     for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"):
         array = np.arange(6, dtype=np.float32).astype(getattr(ml_dtypes, name))
-        yield Case("ml_dtypes", f"pack of {name}", lambda a=array: [{"x": a}], pack=lambda t, a=array: brand.pack([{"x": a}], t, {"x": "ndarray"}), said={WHOLE: name})
+        yield Case(
+            "ml_dtypes",
+            f"pack of {name}",
+            lambda a=array: [{"x": a}],
+            pack=lambda t, a=array: brand.pack([{"x": a}], t, {"x": "ndarray"}),
+            said={WHOLE: name},
+        )
     import torch
 
     tensor = torch.arange(6, dtype=torch.bfloat16)
-    yield Case("torch", "pack of a bfloat16 tensor", lambda: [{}], pack=lambda t: brand.pack([{"x": tensor}], t, {"x": "ndarray"}), said={WHOLE: "bfloat16|tensor|Tensor"})
+    yield Case(
+        "torch",
+        "pack of a bfloat16 tensor",
+        lambda: [{}],
+        pack=lambda t: brand.pack([{"x": tensor}], t, {"x": "ndarray"}),
+        said={WHOLE: "bfloat16|tensor|Tensor"},
+    )
     moments = np.array(["2024-02-29", "NaT"], "datetime64[ns]")
-    yield Case("numpy", "pack of datetime64", lambda: [{"x": moments}], pack=lambda t: brand.pack([{"x": moments}], t, {"x": "ndarray"}), said={WHOLE: "datetime64"})
+    yield Case(
+        "numpy",
+        "pack of datetime64",
+        lambda: [{"x": moments}],
+        pack=lambda t: brand.pack([{"x": moments}], t, {"x": "ndarray"}),
+        said={WHOLE: "datetime64"},
+    )

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,11 @@ def cases(root: Path) -> Iterator[Case]:
     files = media.image_files()
     images = [(f"{n:04}", name.rpartition(".")[2], data) for n, (name, data) in enumerate(files.items())]
     plain = [(f"{key}.{end}", data) for key, end, data in images]
-    labelled = [part for n, (key, end, data) in enumerate(images) for part in ((f"{key}.{end}", data), (f"{key}.cls", f"{n % 5}\n".encode()))]
+    labelled = [
+        part
+        for n, (key, end, data) in enumerate(images)
+        for part in ((f"{key}.{end}", data), (f"{key}.cls", f"{n % 5}\n".encode()))
+    ]
     shards = _tar(root / "labelled.tar", labelled)
     yield _case("images and classes, decode('pil')", shards, "pil")
     for spec, mode in {"rgb8": "RGB", "l8": "L", "rgba8": "RGBA"}.items():
@@ -56,26 +60,63 @@ def cases(root: Path) -> Iterator[Case]:
             (f"train/a.{n}.b/{n:03}.left.{('jpg', 'JPG')[n % 2]}", jpeg),
         )
     ]
-    fields = {"seg.png": "seg_png", "npy": "npy", "box.npy": "box_npy", "score.txt": "score_txt", "left.jpg": "left_jpg"}
-    yield _case("parts of several endings, folders with dots", _tar(root / "parts.tar", parts), "pil", fields, said={"seg_png": "palette"})
+    fields = {
+        "seg.png": "seg_png",
+        "npy": "npy",
+        "box.npy": "box_npy",
+        "score.txt": "score_txt",
+        "left.jpg": "left_jpg",
+    }
+    yield _case(
+        "parts of several endings, folders with dots",
+        _tar(root / "parts.tar", parts),
+        "pil",
+        fields,
+        said={"seg_png": "palette"},
+    )
     several = [_tar(root / f"shards/{n:02}.tar", parts[9 * n : 9 * n + 9]) for n in range(3)]
     yield _case("three shards", several[0].parent, "pil", fields, shards=several)
     yield _case("compressed with gzip", _gz(_tar(root / "zipped.tar", parts)), "pil", fields)
-    missing = _tar(root / "missing.tar", [("1.jpg", jpeg), ("1.json", b"{}"), ("2.jpg", jpeg), ("3.jpg", jpeg), ("3.json", b"[1]")])
+    missing = _tar(
+        root / "missing.tar", [("1.jpg", jpeg), ("1.json", b"{}"), ("2.jpg", jpeg), ("3.jpg", jpeg), ("3.json", b"[1]")]
+    )
     yield _case("a sample without a part", missing, "pil", said={WHOLE: "it has no file for the field 'json'"})
     yield _case("a sample without a part, --null", missing, "pil", options=["--null", "json=null"], fill={"json": None})
-    twice = _tar(root / "twice.tar", [("1.jpg", jpeg), ("1.cls", b"1"), ("1.jpg", png), ("2.jpg", jpeg), ("2.cls", b"3")])
-    yield Case(TOOL, "a file twice in a sample", lambda: [{}, {}], ["webdataset", str(twice)], said={WHOLE: "two files|twice"})
+    twice = _tar(
+        root / "twice.tar", [("1.jpg", jpeg), ("1.cls", b"1"), ("1.jpg", png), ("2.jpg", jpeg), ("2.cls", b"3")]
+    )
+    yield Case(
+        TOOL, "a file twice in a sample", lambda: [{}, {}], ["webdataset", str(twice)], said={WHOLE: "two files|twice"}
+    )
     apart = _tar(root / "apart.tar", [("1.jpg", jpeg), ("2.jpg", png), ("1.cls", b"1"), ("2.cls", b"3")])
     yield _case("parts that are apart", apart, "pil", said={WHOLE: "it has no file for the field"})
-    dots = _tar(root / "dots.tar", [(f"photo.{day}.jpg", jpeg) for day in ("mon", "tue")] + [("other.mon.jpg", png), ("other.tue.jpg", jpeg)])
+    dots = _tar(
+        root / "dots.tar",
+        [(f"photo.{day}.jpg", jpeg) for day in ("mon", "tue")] + [("other.mon.jpg", png), ("other.tue.jpg", jpeg)],
+    )
     yield _case("names with dots", dots, "pil", {"mon.jpg": "mon_jpg", "tue.jpg": "tue_jpg"})
-    numbers = _tar(root / "numbers.tar", [part for n in range(4) for part in ((f"{n}.cls", f" {n} ".encode()), (f"{n}.index", str(10**n).encode()), (f"{n}.jpg", jpeg))])
+    numbers = _tar(
+        root / "numbers.tar",
+        [
+            part
+            for n in range(4)
+            for part in ((f"{n}.cls", f" {n} ".encode()), (f"{n}.index", str(10**n).encode()), (f"{n}.jpg", jpeg))
+        ],
+    )
     yield _case("numbers", numbers, "pil", {"index": "index_"}, said={"index_": "index"})
-    arrays = {"bool": np.array([True, False]), "f8": np.array(np.nan), "c8": np.zeros((2, 0), np.uint8), "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "be": np.arange(3, dtype=">i4")}
+    arrays = {
+        "bool": np.array([True, False]),
+        "f8": np.array(np.nan),
+        "c8": np.zeros((2, 0), np.uint8),
+        "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "be": np.arange(3, dtype=">i4"),
+    }
     npys = _tar(root / "npys.tar", [(f"{name}.npy", _npy(array)) for name, array in arrays.items()])
     yield _case("arrays of NumPy", npys, "pil")
-    texts = _tar(root / "texts.tar", [("1.txt", b""), ("2.txt", "é\u2028x".encode()), ("3.txt", b"\xef\xbb\xbfbom"), ("4.txt", b" a\n")])
+    texts = _tar(
+        root / "texts.tar",
+        [("1.txt", b""), ("2.txt", "é\u2028x".encode()), ("3.txt", b"\xef\xbb\xbfbom"), ("4.txt", b" a\n")],
+    )
     yield _case("texts", texts, "pil")
     raw = _tar(root / "raw.tar", [("1.bin", b"\0\1"), ("1.x.y", b""), ("2.bin", b"abc"), ("2.x.y", b"z")])
     yield _case("unknown endings", raw, "pil", {"x.y": "x_y"})
@@ -101,7 +142,10 @@ def _case(
 ) -> Case:
     def read() -> list[Sample]:
         urls = [str(path) for path in shards or [src]]
-        return [_named(sample, names or {}, fill or {}, gather) for sample in webdataset.WebDataset(urls, shardshuffle=False).decode(spec)]
+        return [
+            _named(sample, names or {}, fill or {}, gather)
+            for sample in webdataset.WebDataset(urls, shardshuffle=False).decode(spec)
+        ]
 
     return Case(TOOL, source, read, ["webdataset", str(src), *options], **more)
 
@@ -137,5 +181,3 @@ def _npy(array: np.ndarray[Any, Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
