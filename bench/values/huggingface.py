@@ -63,7 +63,7 @@ def _as_arrays(read: Callable[[], Sequence[Sample]]) -> Callable[[], Sequence[Sa
 
 def _folders(root: Path) -> Iterator[Case]:
     files = media.image_files()
-    deep_color = {f"{name}/10-bits.avif": base64.b64decode(media.TEN_BITS_AVIF) for name in "ab"}
+    deep_color = {f"{name}/10-bits.png": base64.b64decode(media.TEN_BITS_AVIF) for name in "ab"}
     yield Case(
         TOOL,
         "imagefolder, AVIF of 10 bits",
