@@ -222,10 +222,8 @@ def same(theirs: Any, mine: Any) -> bool:
     if isinstance(theirs, list | tuple):
         return isinstance(mine, list | tuple) and len(theirs) == len(mine) and all(map(same, theirs, mine))
     if isinstance(theirs, float) and isinstance(mine, float):
-        return (
-            (math.isnan(theirs)
-            and math.isnan(mine))
-            or (theirs == mine and math.copysign(1, theirs) == math.copysign(1, mine))
+        return (math.isnan(theirs) and math.isnan(mine)) or (
+            theirs == mine and math.copysign(1, theirs) == math.copysign(1, mine)
         )
     if isinstance(theirs, datetime | date | time):
         return bool(theirs.isoformat() == mine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -103,9 +102,9 @@ def cases(root: Path) -> Iterator[Case]:
 def _linked(root: Path, files: dict[str, bytes]) -> Path:
     media.write(root, {"a/1.png": files["c-rgb.PNG"], "b/2.jpg": files["a1.jpg"]})
     media.write(root.parent / "elsewhere", {"3.jpg": files["a2.JPG"], "deep/4.png": files["d-la.png"]})
-    os.symlink("1.png", root / "a/5.png")
-    os.symlink(root.parent / "elsewhere", root / "c")
-    os.symlink(root.parent / "elsewhere/deep", root / "b/more")
+    (root / "a/5.png").symlink_to("1.png")
+    (root / "c").symlink_to(root.parent / "elsewhere")
+    (root / "b/more").symlink_to(root.parent / "elsewhere/deep")
     return root
 
 

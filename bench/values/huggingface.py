@@ -114,7 +114,7 @@ def _folders(root: Path) -> Iterator[Case]:
         said=said,
         by="key",
     )
-    flat = {name: data for name, data in plainer.items()}
+    flat = dict(plainer)
     rows = [
         {"file_name": name, "text": f'a "{n}", b', "score": n / 4, "n": n, "code": f"0{n}"}
         for n, name in enumerate(flat)
@@ -361,7 +361,7 @@ def _packed(root: Path) -> Iterator[Case]:
         "skip, take": stream.skip(2).take(9),
         "shuffle": stream.shuffle(seed=1, buffer_size=8),
         "select_columns": stream.select_columns(["image", "label"]),
-        "decode(False), filter": stream.decode(False).filter(_even),
+        "decode(False), filter": stream.decode(enable=False).filter(_even),
     }.items():
         theirs = some.filter(_even) if "filter" in name else view
         yield Case(TOOL, f"pack(stream.{name})", _decoded(theirs), pack=_pack(view), said=_SAID)
@@ -391,7 +391,7 @@ def _packed(root: Path) -> Iterator[Case]:
         pack=_pack(fewer),
         said={WHOLE: r"call decode\(False\) before"},
     )
-    fewer = streamed.decode(False).remove_columns("audio")
+    fewer = streamed.decode(enable=False).remove_columns("audio")
     yield Case(
         TOOL,
         "pack(load_dataset(streaming=True).decode(False).remove_columns)",

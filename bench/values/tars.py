@@ -143,14 +143,14 @@ def _case(
     def read() -> list[Sample]:
         urls = [str(path) for path in shards or [src]]
         return [
-            _named(sample, names or {}, fill or {}, gather)
+            _named(sample, names or {}, fill or {}, gather=gather)
             for sample in webdataset.WebDataset(urls, shardshuffle=False).decode(spec)
         ]
 
     return Case(TOOL, source, read, ["webdataset", str(src), *options], **more)
 
 
-def _named(sample: Mapping[str, Any], names: Mapping[str, str], fill: Mapping[str, Any], gather: bool) -> Sample:
+def _named(sample: Mapping[str, Any], names: Mapping[str, str], fill: Mapping[str, Any], *, gather: bool) -> Sample:
     named: dict[str, Any] = dict(fill)
     for ending, value in sample.items():
         name = names.get(ending) or ("image" if ending in _IMAGES else _FIELDS.get(ending, ending))

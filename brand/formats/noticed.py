@@ -175,8 +175,8 @@ _TEMPLATES: Final = {
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
     UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
     " --on-error skip leaves such files out",
-    JOINED: "{count} audio file[s] [consists|consist] of several recordings: all of them are decoded, where some decoders"
-    " stop after the first",
+    JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
+    " after the first",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 

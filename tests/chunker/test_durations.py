@@ -145,7 +145,12 @@ def test_a_column_of_the_table_cannot_take_its_name(folder: Path, tmp_path: Path
 
 def test_joined_files_are_counted(tmp_path: Path) -> None:
     """Each recording in them is decoded, where libsndfile alone decodes the first: the report says so."""
-    files = {"one.ogg": clip(0.5, "OGG"), "two.ogg": clip(0.5, "OGG") * 2, "two.mp3": clip(0.5, "MP3") * 2, "a.wav": clip(1)}
+    files = {
+        "one.ogg": clip(0.5, "OGG"),
+        "two.ogg": clip(0.5, "OGG") * 2,
+        "two.mp3": clip(0.5, "MP3") * 2,
+        "a.wav": clip(1),
+    }
     (tmp_path / "in").mkdir()
     for name, data in files.items():
         (tmp_path / "in" / name).write_bytes(data)
@@ -155,6 +160,6 @@ def test_joined_files_are_counted(tmp_path: Path) -> None:
         "joined_audio": (
             2,
             "two.mp3",
-            "2 audio files consist of several recordings: all of them are decoded, where some decoders stop after the first",
+            "2 audio files consist of several recordings: all are decoded, where some decoders stop after the first",
         )
     }

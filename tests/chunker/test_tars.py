@@ -214,7 +214,14 @@ def test_archives_of_the_program_tar(form: str, tmp_path: Path) -> None:
 
 def test_endings_are_read_in_lower_case(tmp_path: Path) -> None:
     """As webdataset reads them: `.TXT` and `.txt`, alone and after another dot, are one field."""
-    files = [("1.left.TXT", b"a"), ("1.CLS", b"1"), ("2.left.txt", b"b"), ("2.cls", b"2"), ("3.Left.Txt", b"c"), ("3.Cls", b"3")]
+    files = [
+        ("1.left.TXT", b"a"),
+        ("1.CLS", b"1"),
+        ("2.left.txt", b"b"),
+        ("2.cls", b"2"),
+        ("3.Left.Txt", b"c"),
+        ("3.Cls", b"3"),
+    ]
     (tmp_path / "x.tar").write_bytes(written([(name, data, 0.0) for name, data in files], tarfile.USTAR_FORMAT))
     told = brand("convert", "webdataset", tmp_path / "x.tar", tmp_path / "set", "-j", 1)
     assert told.code == 0, told.err

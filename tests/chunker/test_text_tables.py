@@ -464,7 +464,12 @@ def about_columns(told: Outcome) -> list[str]:
 @pytest.mark.parametrize(
     ("cells", "says", "cure", "values"),
     [
-        (["007", "10"], "column 'a' is text, because of '007': --field a=int makes numbers of its cells", "int", [7, 10]),
+        (
+            ["007", "10"],
+            "column 'a' is text, because of '007': --field a=int makes numbers of its cells",
+            "int",
+            [7, 10],
+        ),
         (["+1", "-2"], "column 'a' is text, because of '+1': --field a=int", "int", [1, -2]),
         ([" 1", "2 "], "column 'a' is text, because of ' 1': --field a=int", "int", [1, 2]),
         ([".5", "5."], "column 'a' is text, because of '.5': --field a=float", "float", [0.5, 5.0]),
@@ -496,7 +501,9 @@ def test_text_that_pandas_takes_otherwise_is_said(
         assert [row["a"] for row in rows_of(tmp_path / "cured")] == values == pd.read_csv(source)["a"].tolist()
 
 
-@pytest.mark.parametrize("cells", [["1", "2"], ["a", "b"], ["1.5", "nan"], ["1", "x"], ["2024-01-01", "2024"], ["0x1F", "7"]])
+@pytest.mark.parametrize(
+    "cells", [["1", "2"], ["a", "b"], ["1.5", "nan"], ["1", "x"], ["2024-01-01", "2024"], ["0x1F", "7"]]
+)
 def test_columns_that_pandas_takes_alike_are_not_told_about(tmp_path: Path, cells: list[str]) -> None:
     """Numbers, text, and mixtures that stay text."""
     (tmp_path / "x.csv").write_text("n,a\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))

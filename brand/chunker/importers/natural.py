@@ -38,10 +38,31 @@ FLOAT_DECLARED: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
 )
 """or of `float`."""
-_LOOSE: Final = re.compile(r"\s*[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
+_LOOSE: Final = re.compile(
+    r"\s*[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
+)
 _TRUTH: Final = frozenset(("true", "false"))
 _MISSING: Final = frozenset(
-    "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+    ]
 )
 """Cells that pandas reads as missing."""
 _NO_NUMBERS: Final = ("nan", "inf", "-inf", "NaN")

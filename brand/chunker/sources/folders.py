@@ -200,7 +200,9 @@ class _Others:
     def noticed(self, options: Options) -> Iterator[Noticed]:
         """Yield the facts."""
         if self.left_out:
-            text = f"{{count}} file[s] [has|have] an ending that {self.reader} leaves out: later indices are not its own"
+            text = (
+                f"{{count}} file[s] [has|have] an ending that {self.reader} leaves out: later indices are not its own"
+            )
             yield Noticed("endings_left_out", self.left_out, self.examples[0], text)
         if self.deep and not options.leaf_classes:
             text = (
