@@ -2,9 +2,9 @@
 
 Each source is converted by the command line (or by `brand.pack`), every sample is read, and each of its values is
 compared with the value that the other tool yields. The columns: samples of the tool or of Brand; those whose values are
-all equal; those with the value of
-a second tool, where the tools differ (libsndfile and FFmpeg); those with a difference that the conversion says (in its report or its refusal); those with a difference that
-nothing says, which must be none. Below the table: the first difference of each source, and the words that say it.
+all equal; those with the value of a second tool, where the tools differ (libsndfile and FFmpeg); those with a
+difference that the conversion says (in its report or its refusal); those with a difference that nothing says, which
+must be none. Below the table: the first difference of each source, and the words that say it.
 
     python -m bench.values --work SCRATCH [--data DATA] [--out FILE] [--only WORD ...]
 """

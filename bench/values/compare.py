@@ -226,12 +226,13 @@ def same(theirs: Any, mine: Any) -> bool:
             theirs == mine and math.copysign(1, theirs) == math.copysign(1, mine)
         )
     if isinstance(theirs, datetime | date | time):
-        return bool(theirs.isoformat() == mine)
+        spelled: str = theirs.isoformat()
+        return spelled == mine
     if isinstance(theirs, Decimal):
         return str(theirs) == mine
     if isinstance(theirs, bool):
-        return type(mine) in (bool, int) and theirs == mine
-    return type(theirs) is type(mine) and theirs == mine
+        return type(mine) in (bool, int) and bool(theirs == mine)
+    return type(theirs) is type(mine) and bool(theirs == mine)
 
 
 def _pixels(image: Image.Image) -> tuple[Any, ...]:

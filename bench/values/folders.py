@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,11 +155,12 @@ def _timm(root: Path, files: dict[str, bytes]) -> Iterator[Case]:
         by="key",
         said=timm_said,
     )
-    for name, how in {
+    ways: dict[str, dict[str, Any]] = {
         "ImageNet's defaults": {"input_size": (3, 64, 64)},
         "bicubic, crop_pct=1": {"input_size": (3, 48, 48), "interpolation": "bicubic", "crop_pct": 1.0},
         "crop_mode='squash'": {"input_size": (3, 40, 40), "crop_mode": "squash"},
-    }.items():
+    }
+    for name, how in ways.items():
         transform = create_transform(**how, is_training=False)
         yield Case(
             TIMM,
@@ -167,8 +169,12 @@ def _timm(root: Path, files: dict[str, bytes]) -> Iterator[Case]:
             ["images", str(plain), *options],
             by="key",
             said=timm_said,
-            transform={"image": lambda image, t=transform: np.asarray(t(image))},
+            transform={"image": partial(_through, transform)},
         )
+
+
+def _through(transform: Callable[[Any], Any], image: Any) -> Any:
+    return np.asarray(transform(image))
 
 
 def _dataset(src: Path, **options: Any) -> Callable[[], list[Sample]]:

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -307,14 +308,11 @@ def _tables_of_features(root: Path) -> Iterator[Case]:
     nulls.to_parquet(root / "nulls/a.parquet")
     src = str(root / "nulls")
     yield Case(TOOL, "missing values", lambda: list(nulls), ["parquet", src], said={WHOLE: "--null n=VALUE"})
-    filled = lambda: [
-        {"n": r["n"] or -1, "x": float("nan") if r["x"] is None else r["x"], "s": r["s"] or ""} for r in nulls
-    ]
     options = ["--null", "n=-1", "--null", "x=nan", "--null", "s="]
     yield Case(
         TOOL,
         "missing values, with --null",
-        lambda: [r | {"n": -1 if r["n"] is None else r["n"]} for r in filled()],
+        lambda: [{"n": 1, "x": 0.5, "s": "a"}, {"n": -1, "x": math.nan, "s": ""}, {"n": 3, "x": math.nan, "s": ""}],
         ["parquet", src, *options],
     )
     hidden = datasets.Dataset.from_dict(

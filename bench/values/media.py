@@ -118,8 +118,8 @@ def by_ffmpeg(container: str, codec: str, samples: np.ndarray[Any, Any], rate: i
     buffer = io.BytesIO()
     layout = {1: "mono", 2: "stereo"}[samples.shape[1]]
     with av.open(buffer, "w", format=container) as file:
-        stream = file.add_stream(codec, rate=rate, layout=layout)
-        stream.options = options
+        stream: Any = file.add_stream(codec, rate=rate, layout=layout)
+        stream.options = dict(options)
         resampler = av.AudioResampler(
             stream.codec_context.format, layout, rate, stream.codec_context.frame_size or 1024
         )

@@ -57,7 +57,7 @@ def _some(source: Path, target: Path, apart: int, endings: set[str] | None = Non
 
 
 def _sounds(folder: Path) -> list[Sample]:
-    read = []
+    read: list[Sample] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
         sound, key = Sound(samples.T, rate), str(path.relative_to(folder))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +28,19 @@ def cases(root: Path) -> Iterator[Case]:
     for name, data in _by_soundfile().items():
         folder = media.write(root / f"soundfile/{name.replace(' ', '-')}", {f"a.{name.rpartition('.')[2]}": data})
         yield Case(
-            SOUNDFILE, name.replace(".", ", ."), lambda d=data: [_soundfile(d)], ["audio", str(folder)], said=_SAID
+            SOUNDFILE, name.replace(".", ", ."), partial(_alone, _soundfile, data), ["audio", str(folder)], said=_SAID
         )
         yield Case(
             FFMPEG,
             name.replace(".", ", ."),
-            lambda d=data: [_ffmpeg(d)],
+            partial(_alone, _ffmpeg, data),
             ["audio", str(folder)],
-            second=lambda d=data: [_soundfile(d)],
+            second=partial(_alone, _soundfile, data),
             said=_SAID,
         )
     for name, data in _by_ffmpeg().items():
         folder = media.write(root / f"ffmpeg/{name.replace(' ', '-')}", {f"a.{name.rpartition('.')[2]}": data})
-        yield Case(FFMPEG, name.replace(".", ", ."), lambda d=data: [_ffmpeg(d)], ["audio", str(folder)], said=_SAID)
+        yield Case(FFMPEG, name.replace(".", ", ."), partial(_alone, _ffmpeg, data), ["audio", str(folder)], said=_SAID)
 
 
 def _by_soundfile() -> dict[str, bytes]:
@@ -119,6 +120,10 @@ def _without_xing(data: bytes) -> bytes:
     at = data.find(b"Xing") if b"Xing" in data else data.find(b"Info")
     following = data.find(b"\xff\xfb", at)
     return data[following:] if at > 0 and following > 0 else data
+
+
+def _alone(read: Callable[[bytes], Sample], data: bytes) -> list[Sample]:
+    return [read(data)]
 
 
 def _soundfile(data: bytes) -> Sample:

@@ -8,6 +8,7 @@ import decimal
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,11 +112,11 @@ def _csv(root: Path) -> Iterator[Case]:
         path = root / f"{name.replace(' ', '-').replace(',', '')}.csv"
         quoted = [f'"{cell}"' if "," in cell else cell for cell in cells]
         path.write_text("".join(f"{line}\n" for line in ["n,x", *(f"{n},{cell}" for n, cell in enumerate(quoted))]))
-        options = {"thousands": ","} if name == "thousands" else {}
+        thousands = {"thousands": ","} if name == "thousands" else {}
         yield Case(
             PANDAS,
             f"CSV, {name}",
-            _read_csv(path, **options),
+            _read_csv(path, **thousands),
             ["csv", str(path)],
             said={"x": said, WHOLE: said} if said else {},
         )
@@ -373,6 +374,14 @@ def _frames(root: Path) -> Iterator[Case]:
     yield Case(PANDAS, "DataFrame.to_parquet with its index", plain, ["parquet", str(path)])
 
 
+def _row(array: Any) -> list[Sample]:
+    return [{"x": array}]
+
+
+def _packed(array: Any, target: str) -> Any:
+    return brand.pack([{"x": array}], target, {"x": "ndarray"})
+
+
 def _arrays() -> Iterator[Case]:
     kinds = [
         "bool",
@@ -409,8 +418,8 @@ def _arrays() -> Iterator[Case]:
         yield Case(
             "ml_dtypes",
             f"pack of {name}",
-            lambda a=array: [{"x": a}],
-            pack=lambda t, a=array: brand.pack([{"x": a}], t, {"x": "ndarray"}),
+            partial(_row, array),
+            pack=partial(_packed, array),
             said={WHOLE: name},
         )
     import torch
@@ -421,7 +430,7 @@ def _arrays() -> Iterator[Case]:
         "pack of a bfloat16 tensor",
         lambda: [{}],
         pack=lambda t: brand.pack([{"x": tensor}], t, {"x": "ndarray"}),
-        said={WHOLE: "bfloat16|tensor|Tensor"},
+        said={WHOLE: "BFloat16"},
     )
     moments = np.array(["2024-02-29", "NaT"], "datetime64[ns]")
     yield Case(
