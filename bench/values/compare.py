@@ -227,9 +227,9 @@ def same(theirs: Any, mine: Any) -> bool:
         )
     if isinstance(theirs, datetime | date | time):
         spelled: str = theirs.isoformat()
-        return spelled == mine
+        return isinstance(mine, str) and spelled == mine
     if isinstance(theirs, Decimal):
-        return str(theirs) == mine
+        return isinstance(mine, str) and str(theirs) == mine
     if isinstance(theirs, bool):
         return type(mine) in (bool, int) and bool(theirs == mine)
     return type(theirs) is type(mine) and bool(theirs == mine)
