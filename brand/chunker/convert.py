@@ -306,7 +306,7 @@ def pack_samples(
         else:
             source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress, defaults).run()
-    renamed = () if table is None else tuple(table.fields.renamed)
+    renamed = () if table is None else (*table.fields.renamed, *table.notes)
     return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from mmap import mmap
 from typing import Final, NamedTuple
 
+from brand.formats.values import Buffer
+
 _FLAC_HEAD: Final = 42
 """Bytes of the signature and the block STREAMINFO."""
 _FLAC_FRAME: Final = 16
@@ -56,6 +58,14 @@ def streams(data: bytes | mmap) -> list[Stream]:
     if data[:3] == b"ID3" or _mpeg(data[:4]) is not None:
         return _mpeg_streams(data)
     return [Stream(data)]
+
+
+def is_joined(data: Buffer) -> bool:
+    """Whether a file is an Ogg or MP3 file of several streams, of which libsndfile decodes the first."""
+    view = memoryview(data)
+    if bytes(view[:4]) == b"OggS" or bytes(view[:3]) == b"ID3" or _mpeg(bytes(view[:4])) is not None:
+        return len(streams(bytes(view))) > 1
+    return False
 
 
 def _cut(data: bytes | mmap, begins: list[int]) -> list[Stream]:

@@ -22,13 +22,14 @@ from brand.formats.values import Buffer
 TURNED: Final = "images_turned_by_exif"
 BITS_16: Final = "images_of_16_bits"
 BITS_32: Final = "images_of_32_bits"
+BITS_LOST: Final = "images_of_10_bits"
 FLOATS: Final = "images_of_floats"
 FRAMES: Final = "images_of_several_frames"
 CMYK: Final = "images_in_cmyk"
 ALPHA: Final = "images_with_alpha"
 PALETTE: Final = "images_with_palette"
 GREY: Final = "images_in_grey"
-TRAITS: Final = (TURNED, BITS_16, BITS_32, FLOATS, FRAMES, CMYK, ALPHA, PALETTE, GREY)
+TRAITS: Final = (TURNED, BITS_16, BITS_32, BITS_LOST, FLOATS, FRAMES, CMYK, ALPHA, PALETTE, GREY)
 
 _SOF: Final = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
 """Markers of a JPEG that begin the facts of its frame."""
@@ -339,6 +340,9 @@ def _avif(data: memoryview) -> Iterator[str]:
     angle, mirror = head.find(b"irot"), head.find(b"imir")
     if (angle > 0 and head[angle + 4] & 3) or mirror > 0:
         yield TURNED
+    config = head.find(b"av1C")
+    if config > 0 and head[config + 6] & 0x40:  # high_bitdepth
+        yield BITS_LOST
     if head[8:12] == b"avis":
         yield FRAMES
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
+from brand.formats.audiostreams import is_joined
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema, natural
 from brand.formats.heads import plain_kinds, traits_of
 from brand.formats.record import Records, elements, fixed_columns, payloads
@@ -79,7 +80,8 @@ Counts = dict[tuple[str, str], tuple[int, int, str]]
 
 
 UNKNOWN_DURATIONS: Final = "unknown_durations"
-COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS)
+JOINED: Final = "joined_audio"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, JOINED)
 """The facts that `look` counts. They follow from the chunks."""
 
 
@@ -124,6 +126,9 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
         unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
         if len(unknown):
             found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
+        joined = [n for n, data in enumerate(payloads(schema, records, audio).pieces()) if is_joined(data)]
+        if joined:
+            found[audio, JOINED] = len(joined), min(joined, key=lambda n: int(indices[n]))
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
@@ -162,6 +167,7 @@ _TEMPLATES: Final = {
     heads.TURNED: "{count} image[s] [is|are] turned by EXIF: upright=True turns [it|them]",
     heads.BITS_16: _KEPT % "16 bits",
     heads.BITS_32: _KEPT % "32 bits",
+    heads.BITS_LOST: "{count} image[s] [has|have] 10 or 12 bits a channel, and decode[s|] to 8: no mode keeps them",
     heads.FLOATS: _KEPT % "floating-point values",
     heads.FRAMES: "{count} image[s] [has|have] several frames: the first is decoded, frame= chooses another",
     heads.CMYK: "{count} image[s] [is|are] CMYK and become[s|] RGB: mode='unchanged' keeps [it|them]",
@@ -169,16 +175,18 @@ _TEMPLATES: Final = {
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
     UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
     " --on-error skip leaves such files out",
+    JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
+    " after the first",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
 
 def _template(trait: str, decode: DecodeDefault | None) -> str:
-    if trait == UNKNOWN_DURATIONS:
+    if trait in (UNKNOWN_DURATIONS, JOINED):
         return _TEMPLATES[trait]
     if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
-    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES):
+    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES, heads.BITS_LOST):
         return _TEMPLATES[trait].partition(":")[0] + ", and decode[s|] unchanged"
     return _TEMPLATES[trait]
 

@@ -141,3 +141,25 @@ def test_a_column_of_the_table_cannot_take_its_name(folder: Path, tmp_path: Path
     table.write_text("path\ttext\tduration\none/0.wav\tla\t3\n")
     with pytest.raises(UsageError, match=r"--columns duration: every sample has a field of this name; rename"):
         convert_audio(folder, tmp_path / "clips.brand", options(), transcripts=table, columns=["duration"])
+
+
+def test_joined_files_are_counted(tmp_path: Path) -> None:
+    """Each recording in them is decoded, where libsndfile alone decodes the first: the report says so."""
+    files = {
+        "one.ogg": clip(0.5, "OGG"),
+        "two.ogg": clip(0.5, "OGG") * 2,
+        "two.mp3": clip(0.5, "MP3") * 2,
+        "a.wav": clip(1),
+    }
+    (tmp_path / "in").mkdir()
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    report = convert_audio(tmp_path / "in", tmp_path / "set", options(labels=False))
+    told = {fact.what: (fact.count, fact.example, fact.text) for fact in report.noticed}
+    assert told == {
+        "joined_audio": (
+            2,
+            "two.mp3",
+            "2 audio files consist of several recordings: all are decoded, where some decoders stop after the first",
+        )
+    }

@@ -156,3 +156,36 @@ def test_the_real_photos_are_in_image_folders_order(photos: Path) -> None:
         classes, samples = image_folder(photos)
         assert list(folder.classes or ()) == classes
         assert found(folder) == samples
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "reader"),
+    [
+        (Options(), 3, "ImageFolder"),
+        (Options(natural_order=True), 5, "timm"),
+        (Options(leaf_classes=True), 5, "timm"),
+    ],
+)
+def test_files_that_another_reader_leaves_out_are_counted(
+    tmp_path: Path, options: Options, count: int, reader: str
+) -> None:
+    """Of images in class folders: later indices differ. Files below a class folder are counted, unless leaves count."""
+    names = ["a/1.JPG", "a/2.gif", "a/3.tif", "b/x/4.png", "b/5.avif", "b/6", "b/7.webp"]
+    plant(tmp_path / "in", [tuple(name.split("/")) for name in names])
+    (tmp_path / "work").mkdir()
+    found = scan_folder(tmp_path / "in", tmp_path / "work", options, images=True, on_progress=silent).noticed
+    texts = {fact.what: fact.text for fact in found}
+    assert texts.pop("endings_left_out") == (
+        f"{count} files have an ending that {reader} leaves out: later indices are not its own"
+    )
+    deep = "1 file is in a folder below its class folder: --leaf-classes makes the folder that holds a file its class"
+    assert texts == ({} if options.leaf_classes else {"deep_folders": deep})
+
+
+@pytest.mark.parametrize(("labels", "images"), [(False, True), (True, False)])
+def test_without_classes_or_images_no_endings_are_counted(tmp_path: Path, labels: bool, images: bool) -> None:
+    """Audio, and folders without labels."""
+    plant(tmp_path / "in", [("a", "1.gif"), ("b", "x", "2.wav")])
+    (tmp_path / "work").mkdir()
+    options = Options(labels=labels)
+    assert scan_folder(tmp_path / "in", tmp_path / "work", options, images=images, on_progress=silent).noticed == ()

@@ -325,3 +325,15 @@ def test_objects_of_a_class_without_codec_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(SchemaError, match="column 'a' holds values of the class UUID, which no codec stores"):
         pack(pd.DataFrame({"a": [uuid.uuid4()]}), tmp_path / "set")
+
+
+def test_a_column_that_is_text_for_one_number_is_said(tmp_path: Path) -> None:
+    """A column of uint64 with a number that int64 does not hold, from Parquet and by `pack`; not if it is asked for."""
+    table = pa.table({"big": pa.array([1, 2**64 - 1], "uint64"), "small": pa.array([1, 2], "uint64")})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    said = "column 'big' is text, because it has a number above 9,223,372,036,854,775,807"
+    told = brand("convert", "parquet", tmp_path / "x.parquet", tmp_path / "set", "--json").json["notes"]
+    assert [note for note in told if "text" in note] == [said]
+    assert said in pack(table, tmp_path / "packed").notes
+    chosen = brand("convert", "parquet", tmp_path / "x.parquet", tmp_path / "two", "--field", "big=str", "--json")
+    assert said not in chosen.json["notes"]

@@ -33,11 +33,11 @@ EXPECTED = {trait: sum(trait in CASES[name][1] for name in NAMES) for trait in h
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of each kind, in two classes."""
+    """A file of each kind, in two classes, with names as `ImageFolder` reads them."""
     folder = tmp_path_factory.mktemp("kinds")
     for number, name in enumerate(NAMES):
         (folder / "ab"[number % 2]).mkdir(exist_ok=True)
-        (folder / "ab"[number % 2] / f"{name}.bin").write_bytes(CASES[name][0])
+        (folder / "ab"[number % 2] / f"{name}.png").write_bytes(CASES[name][0])
     return folder
 
 
@@ -46,7 +46,7 @@ def counts(facts: tuple[Noticed, ...]) -> dict[str, int]:
 
 
 def samples_of(source: Path) -> list[dict[str, object]]:
-    return [{"image": path.read_bytes(), "key": path.name} for path in sorted(source.rglob("*.bin"))]
+    return [{"image": path.read_bytes(), "key": path.name} for path in sorted(source.rglob("*.png"))]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -58,7 +58,7 @@ def test_a_folder_is_counted(source: Path, tmp_path: Path, jobs: int) -> None:
     assert report.noticed == one.noticed == read_manifest(tmp_path / "set").noticed
     assert summarise(StoredDataSet(tmp_path / "set")).noticed == report.noticed
     turned = report.noticed[0]
-    assert (turned.what, turned.field, turned.example) == (heads.TURNED, "image", "a/jpeg turned.bin")
+    assert (turned.what, turned.field, turned.example) == (heads.TURNED, "image", "a/jpeg turned.png")
     assert turned.text == f"{turned.count} images are turned by EXIF: upright=True turns them"
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from brand.chunker.importers import webdataset
 from brand.chunker.importers.webdataset import members
 from brand.errors import SourceError
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
+from tests.support import brand
 
 Files = list[tuple[str, bytes]]
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -221,3 +223,20 @@ def test_archives_of_the_program_tar(form: str, tmp_path: Path) -> None:
         ["tar", f"--format={form}", "--sort=name", "-cf", tmp_path / "x.tar", "-C", tmp_path, "files"], check=True
     )
     assert found((tmp_path / "x.tar").read_bytes()) == [(f"files/{name}", data) for name, data in sorted(files.items())]
+
+
+def test_endings_are_read_in_lower_case(tmp_path: Path) -> None:
+    """As webdataset reads them: `.TXT` and `.txt`, alone and after another dot, are one field."""
+    files = [
+        ("1.left.TXT", b"a"),
+        ("1.CLS", b"1"),
+        ("2.left.txt", b"b"),
+        ("2.cls", b"2"),
+        ("3.Left.Txt", b"c"),
+        ("3.Cls", b"3"),
+    ]
+    (tmp_path / "x.tar").write_bytes(written([(name, data, 0.0) for name, data in files], tarfile.USTAR_FORMAT))
+    told = brand("convert", "webdataset", tmp_path / "x.tar", tmp_path / "set", "-j", 1)
+    assert told.code == 0, told.err
+    stored = StoredDataSet(tmp_path / "set")
+    assert [(s["left_txt"], s["label"]) for s in map(stored.sample, range(3))] == [("a", 1), ("b", 2), ("c", 3)]

@@ -454,3 +454,69 @@ def test_any_text_ends_and_no_line_is_lost(text: str) -> None:
     whole = list(csv.reader(io.StringIO(f"a,b\n{text}\n"), strict=False))
     if '"' not in text:
         assert len(lines) == len([row for row in whole[1:] if row])
+
+
+def about_columns(told: Outcome) -> list[str]:
+    """The notes of a report on columns."""
+    return [note for note in told.json["notes"] if note.startswith("column ")]
+
+
+@pytest.mark.parametrize(
+    ("cells", "says", "cure", "values"),
+    [
+        (
+            ["007", "10"],
+            "column 'a' is text, because of '007': --field a=int makes numbers of its cells",
+            "int",
+            [7, 10],
+        ),
+        (["+1", "-2"], "column 'a' is text, because of '+1': --field a=int", "int", [1, -2]),
+        ([" 1", "2 "], "column 'a' is text, because of ' 1': --field a=int", "int", [1, 2]),
+        ([".5", "5."], "column 'a' is text, because of '.5': --field a=float", "float", [0.5, 5.0]),
+        (["1e400", "1"], "column 'a' is text, because of '1e400': --field a=float", "float", [float("inf"), 1.0]),
+        (["12345678901234567890", "1"], "column 'a' is text, because of '12345678901234567890'", "", []),
+        (['"1,234"', "5"], "column 'a' is text, because of '1,234'", "", []),
+        (["Infinity", "1.5"], "column 'a' is text, because of 'Infinity'", "", []),
+        (["1", "NA", "3"], "column 'a' is text, because of 'NA'", "", []),
+        (["True", "False"], "column 'a' is text: 'True' is no number here", "", []),
+        (["true", "", "false"], "column 'a' is text: 'true' is no number here", "", []),
+        (["x", "N/A", "5"], "column 'a' has text such as 'N/A', which is not a missing value here", "", []),
+    ],
+)
+def test_text_that_pandas_takes_otherwise_is_said(
+    tmp_path: Path, cells: list[str], says: str, cure: str, values: list[float]
+) -> None:
+    """The report says so, the hint makes the numbers that pandas reads, and a declared text is not told about."""
+    source = tmp_path / "x.csv"
+    source.write_text("n,a\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
+    told = converted(source, "--json")
+    assert told.code == 0, told.err
+    (note,) = about_columns(told)
+    assert note.startswith(says)
+    assert ("--field" in note) == bool(cure)
+    as_text = brand("convert", "csv", source, tmp_path / "text", "--field", "a=str", "--json")
+    assert about_columns(as_text) == []
+    if cure:
+        assert brand("convert", "csv", source, tmp_path / "cured", "--field", f"a={cure}").code == 0
+        assert [row["a"] for row in rows_of(tmp_path / "cured")] == values == pd.read_csv(source)["a"].tolist()
+
+
+@pytest.mark.parametrize(
+    "cells", [["1", "2"], ["a", "b"], ["1.5", "nan"], ["1", "x"], ["2024-01-01", "2024"], ["0x1F", "7"]]
+)
+def test_columns_that_pandas_takes_alike_are_not_told_about(tmp_path: Path, cells: list[str]) -> None:
+    """Numbers, text, and mixtures that stay text."""
+    (tmp_path / "x.csv").write_text("n,a\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
+    assert about_columns(converted(tmp_path / "x.csv", "--json")) == []
+
+
+def test_empty_cells_of_text_are_counted(tmp_path: Path) -> None:
+    """Over all files, with the first of them; pandas reads them as missing."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.csv").write_text("a,b,c\nx,1,\n,2,\ny,3,z\n")
+    (tmp_path / "in/2.csv").write_text("a,b,c\n,4,w\n")
+    told = converted(tmp_path / "in", "--json")
+    facts = {fact["field"]: fact for fact in told.json["noticed"]}
+    assert {name: fact["count"] for name, fact in facts.items()} == {"a": 2, "c": 2}
+    assert facts["a"]["text"] == "2 cells are empty, and are empty texts"
+    assert facts["a"]["example"] == "1.csv, line 3"

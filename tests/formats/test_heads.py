@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 from typing import Any
@@ -36,6 +37,14 @@ def xmp(orientation: int) -> bytes:
     return b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>' % orientation
 
 
+TEN_BITS = base64.b64decode(
+    "AAAAIGZ0eXBhdmlmAAAAAGF2aWZtaWYxbWlhZk1BMUIAAAD5bWV0YQAAAAAAAAAvaGRscgAAAAAAAAAAcGljdAAAAAAAAAAAAAAA"
+    "AFBpY3R1cmVIYW5kbGVyAAAAAA5waXRtAAAAAAABAAAAHmlsb2MAAAAARAAAAQABAAAAAQAAASEAAAApAAAAKGlpbmYAAAAAAAEA"
+    "AAAaaW5mZQIAAAAAAQAAYXYwMUNvbG9yAAAAAGppcHJwAAAAS2lwY28AAAAUaXNwZQAAAAAAAABAAAAAQAAAABBwaXhpAAAAAAMK"
+    "CgoAAAAMYXYxQ4EATAAAAAATY29scm5jbHgAAgACAAIAAAAAF2lwbWEAAAAAAAAAAQABBAECgwQAAAAxbWRhdAoKAAAAAq//jV84"
+    "CDIbEAC6AgssUUEAAAgFsvCSQfzoL7hZjA7/luS4"
+)
+"""An AVIF file of 10 bits, which Pillow does not write."""
 FRAMES: dict[str, Any] = {"save_all": True, "append_images": OTHERS}
 CASES = {
     "plain jpeg": (saved(RGB, "JPEG"), set()),
@@ -80,6 +89,7 @@ CASES = {
     "animated png": (saved(RGB, "PNG", **FRAMES), {heads.FRAMES}),
     "animated webp": (saved(RGB, "WEBP", **FRAMES), {heads.FRAMES}),
     "animated avif": (saved(RGB, "AVIF", **FRAMES), {heads.FRAMES}),
+    "avif of 10 bits": (TEN_BITS, {heads.BITS_LOST}),
     "audio": (b"RIFF\0\0\0\0WAVE" + bytes(100), set()),
     "nothing": (b"", set()),
 }  # fmt: skip

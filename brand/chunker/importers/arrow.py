@@ -39,6 +39,7 @@ from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered, together
 from brand.formats.values import LARGE
+from brand.printable import printable
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
@@ -401,6 +402,11 @@ class ArrowFields:
         dtypes = {c.name: _dtype(c.type) for c in schema if self._layouts[c.name][1] == "number"}
         self.fields: Fields = choose(natural, choice, dtypes=dtypes)
         pairs = self.fields.pairs
+        self.notes = [
+            f"column {printable(column)!r} is text, because it has a number above {np.iinfo(np.int64).max:,}"
+            for column, name, codec in pairs
+            if self._layouts[column] == ("?", "number") and codec == "str" and not {column, name} & choice.codecs.keys()
+        ]
         self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
         self.field_classes: dict[str, tuple[str, ...]] = {
             f"{field}.{path}" if path else field: names
@@ -554,7 +560,7 @@ class ArrowShards(Shards):
 
     def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
         fields = columns.fields
-        super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        super().__init__(shards, fields.schema, fields.choice, [*fields.renamed, *columns.notes], columns.classes)
         self.field_classes = columns.field_classes
         self._columns = columns
         self.decode = columns.decode

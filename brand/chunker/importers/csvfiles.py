@@ -22,7 +22,7 @@ from typing import Any, Final
 from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.lists import about_names, with_files
-from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
+from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell, why_text
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError
@@ -33,6 +33,9 @@ from brand.printable import printable
 LINES_OF_OTHERS: Final = 20
 """Rows of each file but the first from which columns are inferred, of up to `OTHERS` files."""
 OTHERS: Final = 100
+_SHOWN: Final = 64
+_EMPTY: Final = "{count} cell[s] [is|are] empty, and [is an empty text|are empty texts]"
+_Columns = tuple[Sequence[str], dict[str, str], dict[str, list[str]], dict[str, str]]
 
 
 class Csv(Shards):
@@ -43,14 +46,16 @@ class Csv(Shards):
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
         self._dialect = choice.dialect
-        self._header, natural, texts = _header_and_columns(self._files, choice.dialect)
+        self._header, natural, cells, firsts = _header_and_columns(self._files, choice.dialect)
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         told = f"{self._fields.choice} {choice.dialect}"
+        texts = [c for c, name, codec in self._fields.pairs if codec == "str" and not {c, name} & choice.codecs.keys()]
         notes = [
             *_without_header(self._files[0].name, self._header),
             *self._fields.renamed,
-            *about_names(self._fields.pairs, texts, self._files[0].path, choice.codecs),
+            *about_names(self._fields.pairs, firsts, self._files[0].path, choice.codecs),
+            *filter(None, (why_text(printable(column), cells[column]) for column in texts)),
         ]
         super().__init__(shards, self._fields.schema, told, notes)
 
@@ -60,6 +65,7 @@ class Csv(Shards):
 
     def _read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         file = self._files[number]
+        empty: dict[str, tuple[int, str]] = {}
         with _table(file, self._dialect) as table:
             header = table.header
             if header and sorted(header) != sorted(self._header):
@@ -68,12 +74,20 @@ class Csv(Shards):
                 if fault is not None:
                     yield Bad(f"line {lines[0]}", fault.reason, fault.hint)
                 else:
-                    yield from self._blocks(header, rows, lines)
+                    yield from self._blocks(header, rows, lines, empty)
             yield from table.noticed
+        for name, (count, line) in empty.items():
+            yield Noticed("empty_cells", count, f"{file.name}, line {line}", _EMPTY, name)
 
-    def _blocks(self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> Iterator[Block | Bad]:
+    def _blocks(
+        self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int], empty: dict[str, tuple[int, str]]
+    ) -> Iterator[Block | Bad]:
+        """Yield rows; count empty cells in fields of text, and note the first line of one, in `empty`."""
         columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
-        for column, _, codec in self._fields.pairs:
+        for column, name, codec in self._fields.pairs:
+            if codec == "str" and (count := columns[column].count("")):
+                before, line = empty.get(name) or (0, str(lines[columns[column].index("")]))
+                empty[name] = before + count, line
             if codec in PARSED:
                 columns[column] = [_json(cell) for cell in columns[column]]
             elif codec != "str":
@@ -100,13 +114,16 @@ def _json(cell: str) -> Any:
         return Misfit(cell)
 
 
-def _header_and_columns(
-    files: Sequence[ImportFile], dialect: Dialect
-) -> tuple[Sequence[str], dict[str, str], dict[str, str]]:
-    """Return the header, the columns with their codecs, inferred from the first rows, and the first text of each."""
+def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Columns:
+    """Return the header, the columns with their codecs, inferred from the first rows of the files; and these cells.
+
+    Equal cells are one, empty ones are left out, and long ones are cut. The last table has the first text of each
+    column, whole.
+    """
     header: Sequence[str] = []
     kinds: dict[str, set[str]] = {}
-    texts: dict[str, str] = {}
+    cells: dict[str, dict[str, None]] = {}
+    firsts: dict[str, str] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
         with _table(file, dialect) as table:
@@ -118,11 +135,13 @@ def _header_and_columns(
             for _, row, _ in islice(table, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
                 for name, cell in zip(table.header, row, strict=False):
                     kinds.setdefault(name, set()).add(kind_of_cell(cell))
-                    if cell and name not in texts:
-                        texts[name] = cell
+                    cells.setdefault(name, {})[cell[:_SHOWN]] = None
+                    if cell:
+                        firsts.setdefault(name, cell)
     if not header:
         raise SourceError(files[0].name, "the file is empty; its first line names the columns")
-    return header, {name: _together(kinds.get(name, set())) for name in header}, texts
+    natural = {name: _together(kinds.get(name, set())) for name in header}
+    return header, natural, {name: [cell for cell in cells.get(name, {}) if cell] for name in header}, firsts
 
 
 def _together(kinds: set[str]) -> str:

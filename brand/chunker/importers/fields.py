@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.lists import parsed_list
-from brand.chunker.importers.natural import Fit, Misfit, fitted
+from brand.chunker.importers.natural import FLOAT_DECLARED, INT_DECLARED, Fit, Misfit, fitted
 from brand.chunker.sources.shards import Bad, Block
 from brand.chunker.sources.texttable import Dialect
 from brand.errors import UsageError, counted
@@ -30,10 +30,6 @@ PARSED: Final = ("json", "ndarray", *ELEMENTS)
 """Codecs whose values are JSON in a cell of a table in text."""
 _LONGEST: Final = 63
 _DTYPES: Final = {"int": np.dtype(np.int64), "float": np.dtype(np.float64)}
-_INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
-_FLOAT: Final = re.compile(
-    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
-)
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     "str": str,
@@ -410,15 +406,15 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_int(value: Any) -> Any:
-    if isinstance(value, str) and _INT.fullmatch(value):
+    if isinstance(value, str) and INT_DECLARED.fullmatch(value):
         return int(value)
-    number = float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value
+    number = float(value) if isinstance(value, str) and FLOAT_DECLARED.fullmatch(value) else value
     whole = isinstance(number, float) and number.is_integer() and abs(number) < _MOST_EXACT
     return int(number) if whole else value  # 1.0, as pandas writes numbers if some are missing
 
 
 def _as_float(value: Any) -> Any:
-    return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value
+    return float(value) if isinstance(value, str) and FLOAT_DECLARED.fullmatch(value) else value
 
 
 def _as_array(value: Any) -> Any:

@@ -32,6 +32,39 @@ _EXACT: Final = 1 << 53
 _BITS_64: Final = 1 << 63
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+INT_DECLARED: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+"""Texts that become numbers if the user declares a field of `int`,"""
+FLOAT_DECLARED: Final = re.compile(
+    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
+)
+"""or of `float`."""
+_LOOSE: Final = re.compile(
+    r"\s*[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
+)
+_TRUTH: Final = frozenset(("true", "false"))
+_MISSING: Final = frozenset(
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+    ]
+)
+"""Cells that pandas reads as missing."""
 _NO_NUMBERS: Final = ("nan", "inf", "-inf", "NaN")
 _MEDIA: Final = ("image", "audio")
 
@@ -92,6 +125,25 @@ def kind_of_cell(cell: str) -> str:
     if cell in _NO_NUMBERS:
         return "float"
     return "float" if _NUMBER.fullmatch(cell) and math.isfinite(float(cell)) else "str"
+
+
+def why_text(column: str, cells: Sequence[str]) -> str:
+    """Return a sentence on a column of text if pandas makes numbers, truth values or missing values of its cells.
+
+    `cells` are the first ones, without empty ones. The sentence is empty if pandas makes text of all of them.
+    """
+    missing = [cell for cell in cells if cell in _MISSING]
+    others = [cell for cell in cells if cell not in _MISSING]
+    if others and {cell.lower() for cell in others} <= _TRUTH:
+        return f"column {column!r} is text: {others[0]!r} is no number here"
+    odd = [cell for cell in others if kind_of_cell(cell) == "str"]
+    if others and all(kind_of_cell(cell) != "str" or _LOOSE.fullmatch(cell) for cell in others):
+        whole = all(map(INT_DECLARED.fullmatch, others))
+        codec = "int" if whole else "float" if all(map(FLOAT_DECLARED.fullmatch, others)) else ""
+        small = codec == "float" or all(len(cell.strip()) <= 18 for cell in others)
+        cure = f": --field {column}={codec} makes numbers of its cells" if codec and small and not missing else ""
+        return f"column {column!r} is text, because of {[*odd, *missing, *others][0]!r}{cure}"
+    return f"column {column!r} has text such as {missing[0]!r}, which is not a missing value here" if missing else ""
 
 
 def common_codec(kinds: Iterable[str]) -> str | None:

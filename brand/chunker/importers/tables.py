@@ -45,6 +45,8 @@ class Table:
     decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
     """Field -> how its images are decoded by default."""
     field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    """Facts for the report, in sentences."""
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None, label: str = "") -> Table | None:
@@ -99,7 +101,15 @@ def _arrow(
     choice, order = _choice(arrow_schema.names, schema, label), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_values, choice, order=order)
     found = columns.blocks(intact("the table", "its rows cannot be read", batches))
-    return Table(columns.fields, rows, _without_bad(found), columns.classes, columns.decode, columns.field_classes)
+    return Table(
+        columns.fields,
+        rows,
+        _without_bad(found),
+        columns.classes,
+        columns.decode,
+        columns.field_classes,
+        columns.notes,
+    )
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None, label: str) -> Table:

@@ -1,7 +1,7 @@
 """Tar files as the library webdataset writes them: which files make a sample, and what are its fields?
 
 Files that follow each other and have one name up to the first dot are a sample; that name is its `key`. The text after
-the dot names the field and determines its codec:
+the dot, in lower case, names the field and determines its codec:
 
     jpg jpeg png webp gif bmp tif tiff ...   image    field `image`      txt           str       field `text`
     wav flac ogg mp3 opus m4a ...            audio    field `audio`      cls           int       field `label`
@@ -440,11 +440,11 @@ def _about_list(name: str, seen: Sequence[Sample]) -> str:
 
 
 def _usual(ending: str) -> str:
-    return _USUAL.get(ending.lower(), ending)
+    return _USUAL.get(ending, ending)
 
 
 def _codec(ending: str, data: bytes) -> str:
-    return _CODECS.get(ending.rpartition(".")[2].lower()) or codec_of_bytes([data])
+    return _CODECS.get(ending.rpartition(".")[2]) or codec_of_bytes([data])
 
 
 def _value(codec: str, data: bytes | memoryview) -> Any:
@@ -474,6 +474,7 @@ def _samples(file: ImportFile) -> Iterator[Sample]:
                 if key is not None:
                     yield key, files
                 key, files = name[: len(name) - len(ending) - 1], {}
+            ending = ending.lower()
             if ending in files:
                 raise SourceError(file.name, f"sample {key!r} has two files .{ending}: it was written twice")
             files[ending] = data

@@ -150,6 +150,7 @@ def scan_folder(
     *,
     sidecars: Sequence[str] = (),
     exclude: SourcePath | None = None,
+    images: bool = False,
     on_progress: OnProgress,
 ) -> ScannedFolder:
     """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
@@ -169,6 +170,7 @@ def scan_folder(
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
+    others = _Others.of(options) if images and classes is not None else _Others("", ())
     writer, total, used = ListingWriter(work), 0, set[int]()
     for top in tops:
         batch: list[SourceFile] = []
@@ -176,6 +178,7 @@ def scan_folder(
             batch.append(file)
             total += file.size
             used.add(file.label)
+            others.see(file.key)
             if len(batch) == _FILES_A_STEP:
                 writer.add(batch)
                 batch = []
@@ -195,8 +198,53 @@ def scan_folder(
     if classes is not None:
         known = len(options.like.classes or ()) if options.like else 0
         given = options.classes is not None
-        found["noticed"] = class_facts(classes, used, given=given, known=known, natural=options.natural_order)
+        facts = class_facts(classes, used, given=given, known=known, natural=options.natural_order)
+        found["noticed"] = (*facts, *others.noticed(options))
     return ScannedFolder(root, listing, classes, **found)
+
+
+@dataclass
+class _Others:
+    """Files of an image folder with classes that another reader leaves out, or gives another label."""
+
+    reader: str
+    endings: tuple[str, ...]
+    left_out: int = 0
+    deep: int = 0
+    examples: tuple[str, str] = ("", "")
+    """The first file that the reader leaves out, and the first in a folder below its class folder."""
+
+    @classmethod
+    def of(cls, options: Options) -> _Others:
+        """Return those of the reader whose labels the options give."""
+        if options.leaf_classes or options.natural_order:
+            return cls("timm", (".png", ".jpg", ".jpeg"))
+        return cls("ImageFolder", (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"))
+
+    def see(self, key: str) -> None:
+        """Count a file."""
+        if not self.endings:
+            return
+        if not key.lower().endswith(self.endings):
+            self.left_out += 1
+            self.examples = self.examples[0] or key, self.examples[1]
+        if key.count("/") > 1:
+            self.deep += 1
+            self.examples = self.examples[0], self.examples[1] or key
+
+    def noticed(self, options: Options) -> Iterator[Noticed]:
+        """Yield the facts."""
+        if self.left_out:
+            text = (
+                f"{{count}} file[s] [has|have] an ending that {self.reader} leaves out: later indices are not its own"
+            )
+            yield Noticed("endings_left_out", self.left_out, self.examples[0], text)
+        if self.deep and not options.leaf_classes:
+            text = (
+                "{count} file[s] [is|are] in a folder below [its|their] class folder: --leaf-classes makes the folder"
+                " that holds a file its class"
+            )
+            yield Noticed("deep_folders", self.deep, self.examples[1], text)
 
 
 def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:

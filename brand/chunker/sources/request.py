@@ -375,7 +375,15 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     rows, options = request.rows, request.options
     table = request.table if rows is None else rows.path
     sidecars = SIDECARS_OF[FIELDS[request.kind]] if table is None else ()
-    folder = scan_folder(request.root, scratch, options, sidecars=sidecars, exclude=table, on_progress=on_progress)
+    folder = scan_folder(
+        request.root,
+        scratch,
+        options,
+        sidecars=sidecars,
+        exclude=table,
+        images=request.kind == "images" and rows is None,
+        on_progress=on_progress,
+    )
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
