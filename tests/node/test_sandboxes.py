@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 
 from brand import anonymous
+from brand.formats.preparation import DecodeImage
 from brand.node.client.connector import look_at
 from brand.node.memory.arena import Arena
 from brand.node.serve import lifetime, requests
 from brand.node.serve.lifetime import owner_here
 from brand.testing.node import running_server
-from brand.formats.preparation import DecodeImage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.support import servers_of
 from tests.sandbox import OTHER_PROC, PROCESS_ONE, environment, needs_namespaces, without
 from tests.support import LIMIT_S, wait_until
 
-TRAINING = '''
+TRAINING = """
 import json, os, sys
 from torch.utils.data import DataLoader
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -53,7 +53,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-'''
+"""
 HOW = ["loader", "0", "2:fork", "2:spawn", "2:forkserver"]
 
 
@@ -86,7 +86,7 @@ def test_a_training_that_is_process_1(texts: Path, tmp_path: Path, command: tupl
         assert inside[name] == outside[name]
 
 
-ATTACHED = '''
+ATTACHED = """
 import os, sys
 import numpy as np
 from brand.node.client.client import Client
@@ -103,7 +103,7 @@ node.begin(order, 1, Announcement(0))
 assert draw_all(node, order, 0, np.arange(90), owner=os.getpid()) == order.plan(0).sample_of[:90].tolist()
 print(os.getpid(), flush=True)
 input()
-'''
+"""
 
 
 def attached(command: tuple[str, ...], data: Path, folder: Path, address: str) -> subprocess.Popen[str]:
@@ -117,7 +117,10 @@ def attached(command: tuple[str, ...], data: Path, folder: Path, address: str) -
 def test_a_server_lives_as_long_as_a_client_of_another_container(texts: Path, tmp_path: Path) -> None:
     """The client is process 1 of its PID namespace and shares the network: its number here is another one."""
     needs_namespaces()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first, running_server(texts, owners=(first.pid,)) as server:
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first,
+        running_server(texts, owners=(first.pid,)) as server,
+    ):
         with attached(PROCESS_ONE, texts, tmp_path, server.address) as client:
             assert client.stdout is not None
             assert client.stdout.readline() == "1\n"
@@ -137,7 +140,10 @@ def test_a_server_in_a_container_whose_client_it_cannot_see(
     monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
     monkeypatch.setattr(requests, "peer", lambda _: (0, os.getuid()))
     monkeypatch.setattr(requests, "pid_namespace", lambda: 1)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first, running_server(texts, owners=(first.pid,)) as server:
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first,
+        running_server(texts, owners=(first.pid,)) as server,
+    ):
         with attached((), texts, tmp_path, server.address) as client:
             assert client.stdout is not None
             assert client.stdout.readline()
@@ -183,9 +189,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("how", ["loader", "2:fork", pytest.param("2:spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-def test_a_training_whose_sandbox_refuses_calls(
-    texts: Path, tmp_path: Path, refused: dict[str, str], how: str
-) -> None:
+def test_a_training_whose_sandbox_refuses_calls(texts: Path, tmp_path: Path, refused: dict[str, str], how: str) -> None:
     """As gVisor and old container runtimes do. The order and the samples are the same, and the server ends after it."""
     command, before = without(**refused), set(servers_of(texts))
     found, wanted = train(command, texts, tmp_path, how), train((), texts, tmp_path, how)
@@ -213,7 +217,9 @@ def test_nodes_and_decode_workers_in_a_sandbox(photos_set: Path, refused: dict[s
             assert said
         ds = BrandDataset(photos_set, server=addresses[0], decode={"image": DecodeImage(size=(16, 24))})
         with closing(ds._source.port.client):
-            count = sum(len(batch["image"]) for batch in BrandLoader(ds, 4, sampler=BrandSampler(ds, num_replicas=1, rank=0)))
+            count = sum(
+                len(batch["image"]) for batch in BrandLoader(ds, 4, sampler=BrandSampler(ds, num_replicas=1, rank=0))
+            )
             assert count == len(ds)
             assert ds.stats()["decoding"]["decoded"] > 0
         process.send_signal(signal.SIGINT)
@@ -234,7 +240,9 @@ def test_a_file_for_memory_where_there_is_no_memfd(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.pwrite(arena.descriptor, b"x", 0)
     arena.close()
-    with pytest.raises(OSError, match="memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"):
+    with pytest.raises(
+        OSError, match="memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"
+    ):
         Arena(1 << 38, 4096)
     assert list(tmp_path.iterdir()) == []
 
