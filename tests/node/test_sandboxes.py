@@ -241,7 +241,7 @@ def test_a_file_for_memory_where_there_is_no_memfd(tmp_path: Path, monkeypatch: 
         os.pwrite(arena.descriptor, b"x", 0)
     arena.close()
     with pytest.raises(
-        OSError, match="memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"
+        OSError, match=r"memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"
     ):
         Arena(1 << 38, 4096)
     assert list(tmp_path.iterdir()) == []

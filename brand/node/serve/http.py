@@ -74,7 +74,7 @@ class HttpPort(Reprs, shows="address _connections"):
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """The address at which the port listens, `host:port`."""
-        self._listener.setblocking(False)
+        self._listener.settimeout(0)
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._health = threading.BoundedSemaphore(MOST_HEALTH)
         self._ended = threading.Event()

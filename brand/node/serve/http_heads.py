@@ -42,7 +42,7 @@ class PendingRequests(Reprs, shows="_pending"):
         """Read the request of a connection, which may take this long."""
         if len(self._pending) >= MOST_PENDING:
             self.close_oldest()
-        connection.setblocking(False)
+        connection.settimeout(0)
         self._pending[connection] = _Pending(time.monotonic() + limit_s)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection))
 
