@@ -25,7 +25,7 @@ Ready = Callable[[socket.socket, str | int], None]
 
 
 @dataclass(slots=True)
-class _Pending:
+class _HeadRead:
     end_s: float
     data: bytearray = field(default_factory=bytearray)
 
@@ -35,7 +35,7 @@ class PendingRequests(Reprs, shows="_pending"):
 
     def __init__(self, selector: selectors.BaseSelector, ready: Ready) -> None:
         self._selector, self._ready = selector, ready
-        self._pending: dict[socket.socket, _Pending] = {}
+        self._pending: dict[socket.socket, _HeadRead] = {}
         """The oldest first."""
 
     def add(self, connection: socket.socket, limit_s: float) -> None:
@@ -43,7 +43,7 @@ class PendingRequests(Reprs, shows="_pending"):
         if len(self._pending) >= MOST_PENDING:
             self.close_oldest()
         connection.settimeout(0)
-        self._pending[connection] = _Pending(time.monotonic() + limit_s)
+        self._pending[connection] = _HeadRead(time.monotonic() + limit_s)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection))
 
     def close_oldest(self) -> bool:
