@@ -15,7 +15,7 @@ from typing import Any
 
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
-from brand.chunker.importers.beside import images_request
+from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.objects import connections
@@ -26,7 +26,7 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
-from brand.chunker.sources.labels import NewLabels
+from brand.chunker.sources.labels import LabelTexts, NewLabels, check_numbered, renumbered
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -72,7 +72,8 @@ def convert_images(
     `table` is a table with a row for each image: CSV, TSV, JSON lines or Parquet. Its column `key` names the images, by
     their paths below the folder, with or without the ending; its other columns become fields, by `choice`. Folders are
     no classes then. `metadata.csv`, `.jsonl` or `.parquet` at the top of the folder is such a table, and its column
-    `file_name` names the images.
+    `file_name` names the images. If it has columns such as `mask_file_name`, too, its rows are the samples, with a
+    field of images for each.
 
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
@@ -80,7 +81,14 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
+    started, source = time.monotonic(), images_source(src, dst, options, table, key, choice)
+    if isinstance(source, FolderRequest):
+        return _convert_folder(source, dst, on_progress)
+    options = options or Options()
+    _check_dry_run(options)
+    if options.classes is not None:
+        source.give_classes(options.classes)
+    return _convert_shards(source.kind, source, dst, options, on_progress, started)
 
 
 def convert_audio(
@@ -144,6 +152,7 @@ def convert_from(
         source: Shards = open_shards(kind, src, choice, on_progress)
         if options.classes is not None:
             source.give_classes(options.classes)
+        check_numbered(source.schema, choice.label, "--classes FILE")
         return _convert_shards(kind, source, dst, options, on_progress, started)
 
 
@@ -205,6 +214,7 @@ def pack(  # noqa: PLR0913 - a keyword each
     compression: Mode = "auto",
     jobs: int | None = None,
     decode: Mapping[str, DecodeImage] | None = None,
+    label: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
@@ -220,7 +230,7 @@ def pack(  # noqa: PLR0913 - a keyword each
             `str` field `key` names samples. A table needs none: then each column is a field, and its type determines
             the codec.
         classes: Names of the values of the `int` field `label`, in their order. If a table has names of its own
-            (`ClassLabel`), its labels get the numbers of these names.
+            (`ClassLabel`), its labels get the numbers of these names. If its labels are texts, they are such names.
         seed: Seed of the shuffle.
         chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
             MiB).
@@ -229,6 +239,7 @@ def pack(  # noqa: PLR0913 - a keyword each
         jobs: Processes (default: one per core). The result does not depend on it.
         decode: Field -> `DecodeImage(mode=..., upright=...)` or `DecodeMask()`: how readers decode its images, unless
             they say otherwise. Default: RGB, not turned; images of a `Dataset` of Hugging Face upright, as it does.
+        label: The column of a table that becomes the field `label`.
         on_progress: Called with a `Progress` from time to time.
 
     Raises:
@@ -239,7 +250,7 @@ def pack(  # noqa: PLR0913 - a keyword each
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
     options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
-    return pack_samples(samples, dst, schema, classes, options, on_progress, decode)
+    return pack_samples(samples, dst, schema, classes, options, on_progress, decode, label or "")
 
 
 def pack_samples(
@@ -250,9 +261,10 @@ def pack_samples(
     options: Options,
     on_progress: OnProgress,
     decode: Mapping[str, DecodeImage] | None = None,
+    label: str = "",
 ) -> Report:
     """Do the work of `pack`, with the options of a conversion."""
-    table = table_of(samples, schema)
+    table = table_of(samples, schema, label)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
@@ -260,14 +272,19 @@ def pack_samples(
     natural = {} if table is None else table.decode
     defaults = told | {name: default for name, default in natural.items() if name not in (decode or {})}
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
-    numbers = NewLabels.of(table.classes, names) if table is not None and table.classes and names is not None else None
-    if names is not None and ("label", "int") not in parsed.fields:
+    numbers: NewLabels | LabelTexts | None = None
+    if names is not None and "label" not in parsed.names:
+        raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
+    if names is not None and table is not None:
+        parsed, numbers = renumbered(parsed, table.classes, names)
+    check_numbered(parsed, label, "classes=")
+    if names is not None and parsed.codec("label") != "int":
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
     pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = _table_records(table, pictures, numbers)
+            rows = _table_records(table, parsed, pictures, numbers)
             source: Source = spool(
                 rows,
                 parsed,
@@ -285,13 +302,15 @@ def pack_samples(
     return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 
-def _table_records(table: Table, pictures: PictureCount, numbers: NewLabels | None) -> Iterator[Records]:
+def _table_records(
+    table: Table, schema: Schema, pictures: PictureCount, numbers: NewLabels | LabelTexts | None
+) -> Iterator[Records]:
     first = 0
     for block in table.blocks:
         pictures.of_columns(block.columns, first)
         first += len(block)
         columns = block.columns if numbers is None else numbers.relabelled(block.columns, block.called)
-        yield encode_columns(table.fields.schema, columns, block.called)
+        yield encode_columns(schema, columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:

@@ -16,13 +16,14 @@ from typing import Any, Final, TextIO, TypeVar
 
 import click
 
-from brand.cli.dataset import DATA_SET
+from brand.cli.dataset import DATA_SET, PLUGIN
 from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
 from brand.errors import StorageError, UsageError, counted
+from brand.formats.media import registered_plugins
 from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
@@ -132,6 +133,7 @@ def tls_options(command: _F) -> _F:
 @memory_options
 @cache_option
 @decoding_options
+@PLUGIN
 @click.option(
     "--address", help="Address to listen at, unix:@NAME. Default: a name made from the data set and the node."
 )
@@ -167,7 +169,7 @@ def serve(
     http: str | None,
     **cluster: Any,
 ) -> None:
-    """Run the data server of DST until Ctrl-C, or until SIGTERM and the end of its clients.
+    """Run the data server of DST until Ctrl-C.
 
     The trainings of one user on this machine attach with BrandDataset(DST, server=ADDRESS). Without this command, a
     training starts its own server.
@@ -183,7 +185,16 @@ def serve(
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
-        spec = ServerSpec(dst, where, as_memory(memory), member=member, cache=folder, prepared=ready, record=record)
+        spec = ServerSpec(
+            dst,
+            where,
+            as_memory(memory),
+            member=member,
+            cache=folder,
+            prepared=ready,
+            plugins=registered_plugins(),
+            record=record,
+        )
         server = _server(spec)
     except OSError as error:
         if why := no_descriptor_left(error):
@@ -297,6 +308,7 @@ def say(line: str) -> None:
 @tls_options
 @http_option
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
+@click.option("--plugin", metavar="MODULE", help="Decode with a plug-in of Pillow, too: pillow_heif for HEIC.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(
     dst: Path | str,
@@ -311,7 +323,7 @@ def launch(
     decode_workers: int | None,
     **passed: str | None,
 ) -> None:
-    """Start data servers of DST on several hosts until Ctrl-C, or until SIGTERM and the end of their clients.
+    """Start data servers of DST on several hosts until Ctrl-C.
 
     DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
     0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from brand.anonymous import anonymous_file
 from brand.errors import TruncatedError, UnreadableError
+from brand.forks import after_in_child
 from brand.formats.publish import remedy_for
 from brand.native import CORE
 
@@ -186,7 +187,7 @@ def _forget() -> None:
     _thread_landing = _ThreadLanding()
 
 
-os.register_at_fork(after_in_child=_forget)
+after_in_child(_forget)
 
 
 def map_array(

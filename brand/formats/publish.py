@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -108,10 +109,11 @@ def publish_file(temporary: Path, final: Path) -> None:
     temporary.replace(final)
 
 
-def publish_bytes(final: Path, data: bytes) -> None:
-    """Write a small file whole or not at all."""
+def publish_bytes(final: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a small file whole or not at all. `mode`: its permissions, less those of the umask."""
     temporary = final.with_name(f".{final.name}.tmp")
-    temporary.write_bytes(data)
+    with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
+        file.write(data)
     publish_file(temporary, final)
     sync_folder(final.parent)
 

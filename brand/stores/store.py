@@ -11,7 +11,6 @@ forked process is an error at once, and the message names the remedy.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from brand.errors import UsageError
+from brand.forks import after_in_child
 from brand.reprs import Reprs
 from brand.stores.url import Url
 
@@ -123,7 +123,7 @@ def note_use() -> None:
     if _forked:
         raise UsageError(
             "this process was forked from one that has read from an object store, and would wait for ever: start it"
-            " with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset, whose server reads for it"
+            " with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset with a data server"
         )
     _spoken = True
 
@@ -138,4 +138,4 @@ def _note_fork() -> None:
     _forked = _forked or _spoken
 
 
-os.register_at_fork(after_in_child=_note_fork)
+after_in_child(_note_fork)

@@ -19,6 +19,7 @@ import pytest
 
 import brand
 from brand.errors import ServerError
+from brand.node.client.client import Client
 from brand.node.serve import lifetime
 from brand.node.wire.drawing import Announcement
 from brand.storage.dataset.dataset import StoredDataSet
@@ -207,13 +208,14 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     sampler = BrandSampler(data_set)
     asked = list(sampler)
     want = StoredDataSet(texts).indices(sampler.order.plan(0).sample_of).tolist()
-    everybody = threading.Barrier(6)
+    everybody, client = threading.Barrier(6), data_set._source.port.client
+    assert isinstance(client, Client)
     try:
 
         def draw() -> None:
-            connection = data_set._source.port.client._connector.connect(os.getpid())
+            connection = client._connector.connect(os.getpid())
             everybody.wait()
-            data_set._source.port.client._idle.append(connection)
+            client._idle.append(connection)
 
         threads = [threading.Thread(target=draw) for _ in range(6)]
         for thread in threads:

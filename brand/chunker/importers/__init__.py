@@ -19,6 +19,7 @@ natural     the codecs that the first values of a column give it
 hub         Parquet files of the Hugging Face Hub
 lists       lists of files, and files that a text names
 beside      a table beside a folder of images
+namedfiles  a table in which several columns name images
 files       the files of a source, also compressed ones
 objects     the files of a source in a store, read as streams
 walk        the files below a folder, and which are data
@@ -34,6 +35,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, silent
+from brand.errors import UsageError
 from brand.stores.url import is_url
 
 _HOMES: Final = {
@@ -51,6 +53,8 @@ FORMATS: Final = tuple(_HOMES)
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
+    if choice.gather:
+        raise UsageError("--gather is for a table beside a folder of images, and a row is a sample here")
     if kind == "hf" and is_url(src):
         from brand.chunker.importers.hub import open_hub
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
-from brand.chunker.importers.lists import with_files
+from brand.chunker.importers.lists import about_names, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
@@ -43,11 +43,15 @@ class Csv(Shards):
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
         self._dialect = choice.dialect
-        self._header, natural = _header_and_columns(self._files, choice.dialect)
+        self._header, natural, texts = _header_and_columns(self._files, choice.dialect)
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         told = f"{self._fields.choice} {choice.dialect}"
-        notes = [*_without_header(self._files[0].name, self._header), *self._fields.renamed]
+        notes = [
+            *_without_header(self._files[0].name, self._header),
+            *self._fields.renamed,
+            *about_names(self._fields.pairs, texts, self._files[0].path, choice.codecs),
+        ]
         super().__init__(shards, self._fields.schema, told, notes)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
@@ -96,10 +100,13 @@ def _json(cell: str) -> Any:
         return Misfit(cell)
 
 
-def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> tuple[Sequence[str], dict[str, str]]:
-    """Return the header, and the columns with their codecs, inferred from the first rows of the files."""
+def _header_and_columns(
+    files: Sequence[ImportFile], dialect: Dialect
+) -> tuple[Sequence[str], dict[str, str], dict[str, str]]:
+    """Return the header, the columns with their codecs, inferred from the first rows, and the first text of each."""
     header: Sequence[str] = []
     kinds: dict[str, set[str]] = {}
+    texts: dict[str, str] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
         with _table(file, dialect) as table:
@@ -111,9 +118,11 @@ def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> tuple[
             for _, row, _ in islice(table, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
                 for name, cell in zip(table.header, row, strict=False):
                     kinds.setdefault(name, set()).add(kind_of_cell(cell))
+                    if cell and name not in texts:
+                        texts[name] = cell
     if not header:
         raise SourceError(files[0].name, "the file is empty; its first line names the columns")
-    return header, {name: _together(kinds.get(name, set())) for name in header}
+    return header, {name: _together(kinds.get(name, set())) for name in header}, texts
 
 
 def _together(kinds: set[str]) -> str:

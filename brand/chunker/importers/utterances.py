@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -94,6 +95,7 @@ class Utterances(Shards):
         shards = [self._shard(low, high) for low, high in self._cuts]
         empty = sum(isinstance(row, Utterance) and not row.text for row in self._rows)
         notes = [f"{counted(empty, 'row')} without a text; the text is empty there"] if empty else []
+        notes += _repeated(self._rows)
         if not self._measured:
             notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio")
         left = [name for name in manifest.seen if name not in manifest.columns]
@@ -161,6 +163,14 @@ class Utterances(Shards):
 def _is_stretch(row: Utterance) -> bool:
     """Return whether a row may be a part of its recording."""
     return row.begin > 0 or not math.isnan(row.seconds) or row.channel is not None
+
+
+def _repeated(rows: Sequence[Utterance | Bad]) -> list[str]:
+    """Return a note if several rows are one whole recording: they may mean parts, in columns that are not read."""
+    times = Counter(row.path for row in rows if isinstance(row, Utterance) and not _is_stretch(row))
+    count = sum(n for n in times.values() if n > 1)
+    what = "name a recording that another row names, too, and hold it whole"
+    return [f"{counted(count, 'row')} {what}: offset and duration, in seconds, make segments"] if count else []
 
 
 def _found(path: str, bases: Sequence[Path]) -> _File | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.labels import check_known, missing_classes
+from brand.chunker.sources.labels import check_forms, check_known, class_facts
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.chunker.sources.splits import ALL, first_word, splits_among
 from brand.errors import SourceError, UsageError, counted
@@ -108,9 +109,13 @@ def _folders_in(root: Path) -> list[str]:
 
 def _splits_in(root: Path, splits: Sequence[str]) -> str:
     some = ", ".join(f"--split {name}" for name in splits)
-    what = "splits" if len(splits) > 1 else "split"
+    if len(splits) == 1:
+        return (
+            f"{root} holds the split {splits[0]}, which is no class: {some} converts it. If it is the name of a class:"
+            f" --split {ALL}"
+        )
     return (
-        f"{root} holds the {what} {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
+        f"{root} holds the splits {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
         f" {some}. If these are the names of classes, or all belong together: --split {ALL}"
     )
 
@@ -140,12 +145,13 @@ def scan_folder(
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
-    writer, total = ListingWriter(work), 0
+    writer, total, used = ListingWriter(work), 0, set[int]()
     for top in tops:
         batch: list[SourceFile] = []
         for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
             batch.append(file)
             total += file.size
+            used.add(file.label)
             if len(batch) == _FILES_A_STEP:
                 writer.add(batch)
                 batch = []
@@ -161,18 +167,22 @@ def scan_folder(
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
-    found["noticed"] = missing_classes(found_classes, options.classes or ())
+    if classes is not None:
+        known = len(options.like.classes or ()) if options.like else 0
+        given = options.classes is not None
+        found["noticed"] = class_facts(classes, used, given=given, known=known, natural=options.natural_order)
     return ScannedFolder(root, listing, classes, **found)
 
 
 def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
     """Return the names of all classes, by label: those that have numbers already, then those that were found, sorted.
 
-    Raises `UsageError` if classes were given and others are found.
+    Raises `UsageError` if classes were given and others are found, or if two names look alike.
     """
     known = options.known_classes
     if options.classes is not None:
         check_known(found, options.classes)
+    check_forms([*known, *found])
     new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
     return (*known, *new)
 
@@ -222,12 +232,19 @@ class _Scan(_Findings):
                 f"{self.root}: {counted(len(files), 'file')} next to the class folders (the first is {min(files)!r})."
                 " Move them into a folder of their own, or pass --no-labels to read all files without classes"
                 + (f"; {counted(links, 'link')} to folders, which --follow-links reads as classes" if links else "")
-                + (". Is it the table of transcripts? --transcripts names it" if self.sidecars and tables else "")
+                + (self._about_table(min(tables)) if self.sidecars and tables else "")
             )
         for name in folders:
             if not _is_utf8(name):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
+
+    def _about_table(self, table: str) -> str:
+        """Return the advice for a table at the top of the folder. Audio files have transcripts."""
+        if TEXTS_OF_FOLDER in self.sidecars:
+            return ". Is it the table of transcripts? --transcripts names it"
+        option = f"--table {shlex.quote(str(self.root / table))} --key COLUMN"
+        return f". If {table} has a row for each image, name the folder of these images, with {option}"
 
     def leaf_folders(self, tops: Sequence[str]) -> list[str]:
         """Return the names of all folders that hold files, each once."""

@@ -42,6 +42,11 @@ from brand.printable import printable
 from brand.stores.url import is_url, parse_url
 
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
+_ANNOTATES: Final = re.compile(r"\.(json|jsonl|xml|csv|tsv)$|label|annotation")
+_ABOUT_ANNOTATIONS: Final = (
+    "If it says what is in the images: --table takes a table with a row for each, and brand.pack takes any annotations"
+    " (docs/guides/detection-and-segmentation.md)"
+)
 _FILES_A_TASK: Final = 32
 _LOOKED_AT: Final = 64
 """Number of inspected files, evenly spread over the folder."""
@@ -420,4 +425,6 @@ def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
             hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
         elif source.file_field == "audio" and error.reason.endswith(" text"):
             hint = f"If it has the texts of audio files, --transcripts names it. {SKIP_HINT}, without their texts"
+        elif error.reason.endswith(" text") and _ANNOTATES.search(error.path.lower()):
+            hint = f"{_ABOUT_ANNOTATIONS}. {SKIP_HINT}, with what they say"
         raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error

@@ -40,7 +40,8 @@ def run_tasks(
         for task in tasks:
             yield task, function(context, task)
         return
-    start_method = "fork" if sys.platform == "linux" else "spawn"
+    # Elsewhere, libraries of the system may not survive a fork.
+    start_method = "fork" if sys.platform == "linux" and hasattr(os, "fork") else "spawn"
     pool = ProcessPoolExecutor(
         jobs, multiprocessing.get_context(start_method), initializer=_start, initargs=(context, os.getpid())
     )

@@ -37,6 +37,7 @@ from typing import Any, Final, Literal
 
 from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.filetable import TABLE_OPTIONS
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import Listing
 from brand.chunker.sources.request import FolderRequest, find, hinted
@@ -335,7 +336,7 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
         "--quote": request.dialect.quote,
         "--escape": request.dialect.escape,
         "--table": None if rows is None else digest,
-        "--key, --columns, --field and --null": None if rows is None else f"{rows.key} {rows.source.choice}",
+        TABLE_OPTIONS: None if rows is None else f"{rows.key} {sorted(rows.gathered)} {rows.source.choice}",
     }
 
 

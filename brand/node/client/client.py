@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError
+from brand.forks import after_in_child
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import NO_FILES, Files
@@ -325,4 +326,4 @@ def _begin_again_in_child() -> None:
         client._begin_again()
 
 
-os.register_at_fork(after_in_child=_begin_again_in_child)
+after_in_child(_begin_again_in_child)

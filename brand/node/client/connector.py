@@ -12,7 +12,6 @@ one server, and the other processes connect to it.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -64,10 +63,6 @@ class Connector(Reprs, shows="spec.address attach"):
 
         A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
-        if not hasattr(os, "memfd_create"):
-            raise ServerError(
-                "shuffled fetches need Linux (memfd); here samples can be read directly, by plain indices"
-            )
         try:
             return self._joined(self._session(owner, worker))
         except ConnectionError:

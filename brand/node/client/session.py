@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
+from brand.forks import after_in_child
 from brand.formats.contents import StoredSamples
 from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
 from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
@@ -312,4 +313,4 @@ def _close_in_child() -> None:
             session.close()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+after_in_child(_close_in_child)

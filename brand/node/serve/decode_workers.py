@@ -71,9 +71,10 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         prepared: Arena,
         post: Callable[[Callable[[], None]], None],
         tell: Callable[[Stimulus], object],
+        plugins: tuple[str, ...] = (),
     ) -> None:
         self._selector, self._arena, self._prepared = selector, arena, prepared
-        self._setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1]).pack()
+        self._setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1], plugins).pack()
         self._post, self._tell = post, tell
         self._processes: dict[int, _Process] = {}
         self._dying: list[subprocess.Popen[bytes]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from brand.errors import counted
 from brand.node.decide.state.counters import ReadCounters
@@ -19,11 +19,9 @@ from brand.node.serve.loops import CELL_S, Loops, shown
 from brand.node.serve.progress import history, trainings
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.why import why
-from brand.node.wire.client_messages import Replaced
+from brand.node.wire.client_messages import MAX_REPORTS, Replaced
 from brand.node.wire.looping import LoopReport
 from brand.reprs import Reprs
-
-MAX_REPORTS: Final = 1000
 
 
 class Reports(Reprs, shows="_replaced _loops _gauges"):

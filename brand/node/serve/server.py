@@ -146,7 +146,9 @@ class NodeServer(Reprs, shows="address _clients _state"):
         if second is not None:
             from brand.node.serve.decode_workers import DecodeWorkerProcesses
 
-            decode_workers = DecodeWorkerProcesses(self._selector, data, arena, second, self._executor.post, self._tell)
+            decode_workers = DecodeWorkerProcesses(
+                self._selector, data, arena, second, self._executor.post, self._tell, spec.plugins
+            )
         storing = None if folder is None else Storing(folder, data, arena, self._executor.post)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         self._work = BackgroundWork(

@@ -217,6 +217,10 @@ class AskStats:
     cells: Annotated[int, FieldSpec(_cells, lambda cells: cells.to_bytes(4, "little") if cells else b"", rest=True)] = 0
 
 
+MAX_REPORTS: Final = 1000
+"""Maximum number of replaced samples that statistics list."""
+
+
 @described(Kind.REPORT, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Replaced:

@@ -35,7 +35,7 @@ from brand.storage.cache.cachefiles import (
     pack_held,
     unpack_held,
 )
-from brand.storage.io.ownfolder import check_names, open_given, open_own_file, open_own_folder, refused
+from brand.storage.io.ownfolder import OWN_FILE, check_names, open_given, open_own_file, open_own_folder, refused
 
 SPARE_SHARE: Final = 0.05
 SPARE_BYTES: Final = 5 * 10**9
@@ -239,7 +239,7 @@ class CacheHome(Reprs, shows="shown lock"):
 
     def publish_held(self, held: NDArray[np.bool_]) -> None:
         """Write which samples are held. The file is on the device when this returns."""
-        publish_bytes(self._path(HELD_NAME), pack_held(held))
+        publish_bytes(self._path(HELD_NAME), pack_held(held), OWN_FILE)
 
     def remove_held(self) -> None:
         """Remove the file that lists the held samples. The removal is on the device when this returns."""
@@ -248,7 +248,7 @@ class CacheHome(Reprs, shows="shown lock"):
         os.fsync(self._folder)
 
     def publish_facts(self) -> None:
-        publish_bytes(self._path(FACTS_NAME), self._facts.pack())
+        publish_bytes(self._path(FACTS_NAME), self._facts.pack(), OWN_FILE)
 
     def find_room(self, limit: int | None, wanted: int) -> int:
         """Return the number of bytes that this cache may take. Unused caches are removed until it is at least `wanted`.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import NoLabelsError, SchemaError, UsageError, counted
 from brand.formats.preparation import DecodeAudio, DecodeImage, checked, resolved
 from brand.formats.version import Version
+from brand.node.client.direct import SERVER_ONLY
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.server_spec import Tls
@@ -28,9 +29,10 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Where, pinned
 from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.discovery import COMMON, ServerOptions, ServerResolver
+from brand.torch.job.discovery import COMMON, NONE, ServerOptions, ServerResolver
 from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
@@ -69,7 +71,9 @@ class BrandDataset(Drawable):
             equally likely), or `Stripes(...)`, `Slots(...)`, `Uniform()` with their options. `"shared"` if several jobs
             train on the data set at a time. To compare with other systems: `brand.orders.baselines`.
         server: Address of a running data server (`brand serve` prints it). None: one starts by itself. `"common"`: one
-            for all jobs of this user on this machine; the first of them starts it.
+            for all jobs of this user on this machine; the first of them starts it. `"none"`: this process and its
+            DataLoader workers read each sample directly, in the same order and with the same states, but slower; so
+            they do, with a warning, on a system on which no server can run.
         job: Name of this training among the jobs of the server. Needs `server=`; all processes of the training give the
             same name. None: the launcher's name, or a random one.
         on_error: If a sampler fetches a damaged sample: `"raise"` an error, or `"skip"` it: another sample of its group
@@ -80,6 +84,9 @@ class BrandDataset(Drawable):
             None: no encryption.
         cache: A folder on a local disk, or `Cache(...)` with its size. The data server stores samples there that it has
             read, for later epochs and later trainings. None: it holds samples in memory only.
+        expand: A field of lists, such as `"captions"`: each of its elements becomes a sample, with the other fields of
+            the sample that it belongs to. Such a sample has one text in place of the list, and `len`, indices, columns
+            and `subset=` count these samples. Not for lists of images or audio.
 
     Raises:
         NotADataSetError, FormatError: `path` is not a data set, or a damaged one.
@@ -104,6 +111,7 @@ class BrandDataset(Drawable):
         tls: Tls | None = None,
         cache: CacheOf = None,
         job: str | None = None,
+        expand: str | None = None,
     ) -> None:
         data = StoredDataSet(path)
         self.path = data.path if is_url(path) or not isinstance(path, str | os.PathLike) else Path(path)
@@ -117,6 +125,8 @@ class BrandDataset(Drawable):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
         check_memory(peer_memory, "peer_memory")
+        if server == NONE and (cache is not None or job is not None):
+            raise UsageError(SERVER_ONLY.format("cache=" if job is None else "job="))
         if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {name} --cache FOLDER`")
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
@@ -127,7 +137,10 @@ class BrandDataset(Drawable):
         specs = resolved(specs, data.header.decode)
         resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
         fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
-        self._source = SetSource(DrawPort(name, fetcher, order), names, transform)
+        port = DrawPort(name, fetcher, order)
+        self._source = (
+            SetSource(port, names, transform) if expand is None else ExpandedSource(port, names, transform, expand)
+        )
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.
@@ -154,7 +167,7 @@ class BrandDataset(Drawable):
     @property
     def schema(self) -> dict[str, str]:
         """Field name -> codec, in storage order."""
-        return self._source.data.schema
+        return self._source.schema
 
     @property
     def classes(self) -> list[str] | None:
@@ -192,7 +205,7 @@ class BrandDataset(Drawable):
 
     def column(self, name: str) -> NDArray[Any]:
         """Return an `int` or `float` field of all samples, by index, shape (len,), such as "label". Reads no chunk."""
-        return self._source.data.column(name)
+        return self._source.column(name)
 
     @property
     def id(self) -> str:
@@ -206,7 +219,7 @@ class BrandDataset(Drawable):
 
     def present(self) -> NDArray[np.int64]:
         """Return the indices of all samples that are not deleted from the collection, ascending."""
-        return self._source.data.present()
+        return self._source.present()
 
 
 def _as_names(fields: Sequence[str]) -> tuple[str, ...]:

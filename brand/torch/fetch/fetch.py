@@ -28,6 +28,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
+from brand.forks import after_in_child
 from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
 from brand.formats.header import ELEMENTS, DecodeDefault
@@ -121,8 +122,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         )
         self._orders: dict[int, Order] = {}
         self._replacements = Replacements()
-        self._drawn: tuple[int, int] | None = None
-        """Tag and epoch of the last draw."""
+        self._drawn: dict[int, int] = {}
+        """Tag of an order -> epoch of its last draw."""
 
     def tag_of(self, order: Order) -> int:
         """Return the tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
@@ -155,8 +156,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
 
     def _draw(self, asked: NDArray[np.int64]) -> UndecodedSamples:
         tag, epoch = tag_and_epoch(int(asked[0]))
-        if self._drawn != (tag, epoch):
-            self._drawn = tag, epoch
+        if self._drawn.get(tag) != epoch:
+            self._drawn[tag] = epoch
             self._replacements.epoch_ended()
         order = self.order_of(tag)
         parts = self.resolver.client.draw(
@@ -341,7 +342,7 @@ def _reset_in_child() -> None:
         replacements._reset()
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+after_in_child(_reset_in_child)
 
 
 def worker_number() -> tuple[int, int]:

@@ -34,9 +34,12 @@ from typing import Any, Final, Protocol
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
+from brand.forks import after_in_child
+from brand.formats.media import registered_plugins
 from brand.formats.preparation import Preparation, for_server
 from brand.node.client.client import Client
 from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct import DirectClient, why_no_server
 from brand.node.client.direct_hits import Files
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
@@ -62,6 +65,8 @@ log = logging.getLogger("brand")
 
 COMMON: Final = "common"
 """Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
+NONE: Final = "none"
+"""Value of `server=` for direct reads of this process, without a server."""
 LIMIT_S: Final = 60.0
 """Seconds for which nodes wait for each other."""
 _STEP_S: Final = 0.05
@@ -92,7 +97,7 @@ class ServerOptions:
 
     @property
     def attached(self) -> bool:
-        return self.server is not None
+        return self.server not in (None, NONE)
 
 
 class ServerResolver:
@@ -119,18 +124,29 @@ class ServerResolver:
     def settled(self) -> bool:
         return "client" in self.__dict__
 
+    @property
+    def without_server(self) -> str:
+        """Why samples are read directly, without a server; empty if there is a server."""
+        return "" if self.options.attached else f'server="{NONE}"' if self.options.server else why_no_server()
+
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> Client | DirectClient:
         """The client of the server. Raises `UsageError`, and `ServerError` if another rank does not answer."""
         options = self.options
+        if why := self.without_server:
+            if options.server is None:
+                log.warning("%s, so no data server can run; samples are read one by one, which is slower", why)
+            return DirectClient(self._data, job_name() or self._name)
         common = options.server == COMMON
-        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
+        plugins = registered_plugins() if common else ()
+        address, cache = self._address(), options.cache
+        spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
         return Client(
             spec,
             self._data.id,
             self._data.mean_bytes,
             options.job or job_name() or self._name,
-            attach=options.server is not None and not common,
+            attach=options.attached and not common,
             cluster=self.job,
             specs=DecodeSpecs(for_server(options.decode, self._data.header.schema)),
             files=Files(self._data.right, cached_samples(self._data)),
@@ -329,11 +345,29 @@ def missing_ranks(place: str) -> list[int]:
     _begun[place] += 1
     if _begun[place] > 2:  # the second call has told
         return []
-    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
-    keys = [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
-    store = _store()
+    keys, store = _keys_of_begun(place), _store()
     store.set(keys[torch.distributed.get_rank()], "yes")
     return [] if _begun[place] == 1 else [rank for rank, key in enumerate(keys) if not store.check([key])]
+
+
+def others_begun(place: str, wait_s: float) -> bool:
+    """Whether another rank of `torch.distributed` has called `missing_ranks` for a place; waits for the first one."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return True
+    mine, store = torch.distributed.get_rank(), _store()
+    others = [key for rank, key in enumerate(_keys_of_begun(place)) if rank != mine]
+    end_s = time.monotonic() + wait_s
+    while not any(store.check([key]) for key in others):
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_STEP_S)
+    return True
+
+
+def _keys_of_begun(place: str) -> list[str]:
+    """Return the keys at which ranks say that they have begun, by rank."""
+    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
+    return [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
 
 
 def _first_of_job(place: str, facts: str) -> str:
@@ -468,7 +502,7 @@ def _inherit() -> None:
         _inherited.append(store)
 
 
-os.register_at_fork(after_in_child=_inherit)
+after_in_child(_inherit)
 
 
 def _own_host() -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError, counted
+from brand.forks import after_in_child
 from brand.timeline import Timeline
 from brand.torch.data.drawable import Drawable, SampleSource, source_of
 from brand.torch.job.ranks import find_rank
@@ -278,7 +279,7 @@ def _end_iterations() -> None:
             batches.close()
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+after_in_child(_reset_in_child)
 
 
 def _enough(source: SampleSource, batch_size: int) -> int:

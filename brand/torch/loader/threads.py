@@ -170,7 +170,8 @@ def pool_of(threads: int) -> ThreadPoolExecutor:
 
 _settling = threading.Lock()
 """Held while the number of threads that a new thread inherits is 1. No process is forked meanwhile."""
-os.register_at_fork(before=_settling.acquire, after_in_parent=_settling.release, after_in_child=_settling.release)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_settling.acquire, after_in_parent=_settling.release, after_in_child=_settling.release)
 
 
 def _work_alone() -> None:

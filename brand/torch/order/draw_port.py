@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import UsageError, counted
 from brand.node.client.client import Client
+from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
@@ -57,11 +58,16 @@ class DrawPort(Reprs, shows="name resolver"):
         self.name, self.fetcher, self.data, self.resolver = name, fetcher, fetcher.data, fetcher.resolver
         self._option = option
 
-    def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
-        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`."""
-        order, chosen = self._whole(seed), as_subset(self.data, subset)
+    def order(self, seed: int, subset: ArrayLike | None = None, *, at_a_time: int = 1) -> Order:
+        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`.
+
+        `at_a_time`: the number of orders that a sampler draws at a time; each gets its fraction of the memory.
+        """
+        order, chosen = self._whole(seed, at_a_time), as_subset(self.data, subset)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
+        if order.shares and self.resolver.without_server:
+            raise UsageError(SERVER_ONLY.format(f'order="{order.policy.name}"'))
         if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(BY_ONE_NODE)
         return replace(order, subset=chosen)
@@ -72,21 +78,21 @@ class DrawPort(Reprs, shows="name resolver"):
         share = self.resolver.client.server().share if options.attached else None
         return choose_room(facts_of(self.data), order, share, options.memory)
 
-    def _whole(self, seed: int) -> Order:
+    def _whole(self, seed: int, at_a_time: int) -> Order:
         facts, options = facts_of(self.data), self.resolver.options
         if options.attached:
             server = self.resolver.client.server()
             nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
-            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes)
+            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes, at_a_time)
             if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
                 raise UsageError(_APART)
             return order
         job = self.resolver.job
         nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
-        return choose_order(facts, seed, self._option, None, options.memory, nodes)
+        return choose_order(facts, seed, self._option, None, options.memory, nodes, at_a_time)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Client | DirectClient:
         """The client of the data server. The first use decides which server that is."""
         return self.resolver.client
 
@@ -109,7 +115,7 @@ class DrawPort(Reprs, shows="name resolver"):
         returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
         `UsageError`.
         """
-        if announcement.replicas > 1 and not self.resolver.named and self.client.server().nodes > 1:
+        if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
             raise UsageError(_NAMELESS)
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         number = order_number(order, origin) if shared else None

@@ -1,0 +1,12 @@
+"""What happens at a fork of this process, on systems that have forks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+
+def after_in_child(act: Callable[[], object]) -> None:
+    """Call `act` in each child that this process forks, before anything else runs there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=act)
