@@ -1,7 +1,7 @@
 """Memory without a name that processes share as an open file, and that vanishes with its last user.
 
-memfd_create makes it. A sandbox may refuse that call (gVisor, old container runtimes); the memory is then a file that is
-removed at once, in `/dev/shm` or in the folder of temporary files. Its space is reserved, because the kernel kills a
+memfd_create makes it. A sandbox may refuse that call (gVisor, old container runtimes); the memory is then a file that
+is removed at once, in `/dev/shm` or in the folder of temporary files. Its space is reserved, because the kernel kills a
 process that writes to a mapped page for which its file system has no space. Such a file cannot be sealed.
 """
 
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import tempfile
+from pathlib import Path
 from typing import Final
 
 SHARED_FILES: Final = "/dev/shm"
@@ -64,7 +65,7 @@ def _removed_file(size: int) -> int:
     for folder in (SHARED_FILES, None):
         try:
             descriptor, path = tempfile.mkstemp(prefix="brand-", dir=folder)
-            os.unlink(path)
+            Path(path).unlink()
             return _sized(descriptor, size, reserve=True)
         except OSError as error:
             if error.errno in _SCARCE:

@@ -169,7 +169,7 @@ def serve(
     http: str | None,
     **cluster: Any,
 ) -> None:
-    """Run the data server of DST until Ctrl-C, or until SIGTERM and the end of its clients.
+    """Run the data server of DST until Ctrl-C.
 
     The trainings of one user on this machine attach with BrandDataset(DST, server=ADDRESS). Without this command, a
     training starts its own server.
@@ -323,7 +323,7 @@ def launch(
     decode_workers: int | None,
     **passed: str | None,
 ) -> None:
-    """Start data servers of DST on several hosts until Ctrl-C, or until SIGTERM and the end of their clients.
+    """Start data servers of DST on several hosts until Ctrl-C.
 
     DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
     0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all

@@ -192,7 +192,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._stop_start.send(b"x")
 
     def drain(self) -> None:
-        """End `run`, from a signal handler, once the nodes have ended after their clients; a second call ends it now."""
+        """End `run`, from a signal handler, after the clients of all nodes; at once if this is the second call."""
         again = self._drains
         self.stop()
         self._drains = not again

@@ -23,11 +23,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from brand.anonymous import FUTURE_WRITE, SHARED_FILES, anonymous_file
-from brand.doctor.packages import CheckResult
+from brand.anonymous import FUTURE_WRITE, SHARED_FILES
+from brand.doctor.packages import NO_TEMPORARY, CheckResult
 from brand.errors import BrandError, counted, size
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
@@ -59,7 +61,7 @@ def check_system() -> Iterator[CheckResult]:
     if sys.platform == "linux":
         yield _shared_memory()
         yield _sockets()
-        with tempfile.TemporaryFile() as file:
+        with suppress(FileNotFoundError), tempfile.TemporaryFile() as file:  # `judge_temporary` reports it
             file.write(bytes(_BYTES))
             file.flush()
             yield page_cache(_SYSTEM, file.fileno(), _BYTES)
@@ -100,15 +102,17 @@ def _shared_memory() -> CheckResult:
         arena = Arena(2, 4096)
     except OSError as error:
         return result("problem", error.strerror or str(error), f"allow memfd_create, or mount {SHARED_FILES}")
+    seals = 0
     try:
-        sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & FUTURE_WRITE
-        if not sealed:
-            return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
-    except OSError:
-        told = f"memfd_create is refused, so memory= is reserved at once, as a file in {SHARED_FILES} or TMPDIR"
-        return result("missing", told, "allow memfd_create in this sandbox")
+        with suppress(OSError):  # a file that cannot be sealed
+            seals = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS)
     finally:
         arena.close()
+    if not seals & fcntl.F_SEAL_SHRINK:
+        told = f"memfd_create is refused, so memory= is reserved at once, as a file in {SHARED_FILES} or TMPDIR"
+        return result("missing", told, "allow memfd_create in this sandbox")
+    if not seals & FUTURE_WRITE:
+        return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
     return result("ok", "anonymous and sealed (memfd)")
 
 
@@ -123,24 +127,21 @@ def _sockets() -> CheckResult:
 
 
 def _hand_over() -> None:
-    """Pass an anonymous file from one socket to another, as a server does. Raises OSError."""
+    """Pass an open file from one socket to another, as a server does. Raises OSError."""
     address = f"\0brand-doctor-{secrets.token_hex(8)}"
-    descriptor = anonymous_file("brand-doctor")
-    with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
-        file.write(b"brand")
-        file.flush()
+    with open(os.devnull, "rb") as file, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(1)
         with socket.socket(socket.AF_UNIX) as sender:
             sender.connect(address)
             receiver, _ = listener.accept()
             with receiver:
-                socket.send_fds(sender, [b"1"], [descriptor])
+                socket.send_fds(sender, [b"1"], [file.fileno()])
                 _, received, _, _ = socket.recv_fds(receiver, 1, 1)
     if not received:
         raise OSError(0, "the descriptor did not arrive")
     try:
-        if os.pread(received[0], 5, 0) != b"brand":
+        if os.fstat(received[0]).st_rdev != Path(os.devnull).stat().st_rdev:
             raise OSError(0, "another file arrived")
     finally:
         os.close(received[0])
@@ -171,7 +172,7 @@ def check_limits() -> Iterator[CheckResult]:
     yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield judge_storage(read_limits())
     yield _cache_folder()
-    yield judge_temporary(tempfile.gettempdir())
+    yield judge_temporary(temporary_folder())
 
 
 def shared_bytes() -> int:
@@ -235,8 +236,19 @@ def judge_storage(limits: list[str]) -> CheckResult:
     return CheckResult(_LIMITS, "storage", "ok", "no control group limits reads")
 
 
+def temporary_folder() -> str:
+    """Return the folder of temporary files; empty if this process can write to none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return ""
+
+
 def judge_temporary(folder: str) -> CheckResult:
     """Judge the folder of temporary files, in which workers of a DataLoader make sockets."""
+    if not folder:
+        told = "this process can write to no folder of temporary files, without which PyTorch cannot be imported"
+        return CheckResult(_LIMITS, "TMPDIR", "problem", told, NO_TEMPORARY)
     length = len(os.fsencode(folder))
     if length > MOST_TEMPORARY:
         told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"

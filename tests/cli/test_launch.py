@@ -95,7 +95,7 @@ def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> Non
         pattern = rf'  node {node} at 127\.0\.0\.1:\d+: BrandDataset\("{own_photos_set}", server="{address}"\)'
         assert any(re.fullmatch(pattern, line) for line in lines)
     assert "2 nodes ready, until Ctrl-C; attach with" in lines
-    assert lines[-1] == "stopping 2 nodes"
+    assert lines[-1] == "stopping 2 nodes" + (" after their clients" if how == signal.SIGTERM else "")
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ def test_a_file_for_memory_where_there_is_no_memfd(tmp_path: Path, monkeypatch: 
         os.pwrite(arena.descriptor, b"x", 0)
     arena.close()
     with pytest.raises(
-        OSError, match="memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"
+        OSError, match=r"memfd_create is refused here, and neither .* can hold a file of 1,125,899,906,842,624 bytes"
     ):
         Arena(1 << 38, 4096)
     assert list(tmp_path.iterdir()) == []
@@ -250,3 +250,31 @@ def test_a_file_for_memory_where_there_is_no_memfd(tmp_path: Path, monkeypatch: 
 def refuse_call(*_: object) -> int:
     """As a filter of a container does."""
     raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (PROCESS_ONE, set()),
+        (OTHER_PROC, set()),
+        (("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"), set()),
+        (("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"', "sh"), {"DataLoader"}),
+        (REFUSED["pidfd"], {"kernel"}),
+        (REFUSED["memfd"], {"shared memory"}),
+        (REFUSED["both"], {"kernel", "shared memory"}),
+    ],
+    ids=["process 1", "another /proc", "64 MB /dev/shm", "no /dev/shm", *REFUSED],
+)
+def test_doctor_names_what_is_missing(command: tuple[str, ...] | dict[str, str], missing: set[str]) -> None:
+    """And nothing else; a training works in each of these."""
+    if isinstance(command, dict):
+        command = without(**command)
+    else:
+        needs_namespaces(command)
+    run = [*command, sys.executable, "-m", "brand", "doctor", "--json"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment())
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["problems"]) == (0, 0), done.stdout
+    parts = [each for each in found["findings"] if each["part"] != "installed" and each["state"] == "missing"]
+    assert {each["name"] for each in parts} - {"page cache", "cache", "compiled"} == missing

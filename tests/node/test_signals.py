@@ -110,7 +110,7 @@ def heard(number: signal.Signals) -> Iterator[list[int]]:
 def test_a_training_that_saves_its_state_on_a_signal(chance: Chance, texts: Path) -> None:
     """To all processes of the job, in mid-epoch: the state that it then saves continues with the next sample."""
     how, number = chance.rng.choice(["BrandLoader", "0", "2"]), chance.rng.choice(SIGNALS)
-    served, at = chance.rng.random() < 0.3, chance.rng.randrange(SAMPLES // 50)
+    served, at = chance.rng.random() < 0.3, chance.rng.randrange(SAMPLES // 50 - 1)
     with ExitStack() as stack:
         times, more = stack.enter_context(heard(number)), dict[str, Any](memory=0.5)
         others = set(descendants(os.getpid()))

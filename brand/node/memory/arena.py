@@ -1,8 +1,8 @@
 """The memory that holds the bytes of samples: one anonymous file, which clients map and no process can find by name.
 
-The arena is an anonymous file of fixed-size pages (memfd), so it vanishes with the last process that uses it, however that process
-ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` assigns each chain of pages to one
-thread, and that thread owns the bytes of the chain.
+The arena is an anonymous file of fixed-size pages (memfd), so it vanishes with the last process that uses it, however
+that process ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` assigns each chain of
+pages to one thread, and that thread owns the bytes of the chain.
 """
 
 from __future__ import annotations

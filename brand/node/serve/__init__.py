@@ -18,6 +18,7 @@ gauges          reads against the limit of the storage, and memory
 troubles        warnings about failing or slow storage
 repeats         limits the log lines about similar events
 http            the port for browsers and Prometheus
+http_heads      reads the requests of that port, of silent clients too
 metrics         statistics in the format of Prometheus
 process         the process that a training starts
 """

@@ -44,7 +44,7 @@ def owner_here(owner: int, space: int, peer: int, own_space: int) -> int:
 def processes_known() -> bool:
     """Whether /proc shows the processes of this PID namespace by their numbers. It may be that of another namespace."""
     try:
-        return os.readlink(PROC / "self") == str(os.getpid())
+        return str((PROC / "self").readlink()) == str(os.getpid())
     except OSError:
         return False
 

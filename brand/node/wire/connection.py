@@ -81,7 +81,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 def pid_namespace() -> int:
     """Return a number of the PID namespace of this process; 0 if /proc does not tell it."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
 

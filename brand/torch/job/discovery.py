@@ -116,6 +116,11 @@ class ServerResolver:
         return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
 
     @property
+    def named(self) -> bool:
+        """Whether the run has a name that its processes on other nodes know, too."""
+        return (self.options.job or job_name()) is not None
+
+    @property
     def settled(self) -> bool:
         return "client" in self.__dict__
 

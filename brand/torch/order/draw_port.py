@@ -44,6 +44,11 @@ _APART: Final = (
     "server=, or give order='stripes'"
 )
 """Error message for a job whose nodes have servers that do not know each other."""
+_NAMELESS: Final = (
+    "ranks on several nodes find each other by the name of their job, which a launcher would give: "
+    'give job="NAME" to the BrandDataset of every rank, the same name for all'
+)
+"""Error message for ranks by hand (`num_replicas=`, `rank=`) whose server is one of several."""
 
 
 class DrawPort(Reprs, shows="name resolver"):
@@ -115,6 +120,8 @@ class DrawPort(Reprs, shows="name resolver"):
         returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
         `UsageError`.
         """
+        if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
+            raise UsageError(_NAMELESS)
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         number = order_number(order, origin) if shared else None
         if number is not None:
