@@ -298,21 +298,24 @@ def test_a_cache_that_the_group_may_write_to(texts: Path, tmp_path: Path) -> Non
     raise AssertionError("the commands do not help")
 
 
-def test_the_index_of_a_url_that_the_group_may_write_to(
+def test_the_index_of_a_url_that_others_may_write_to(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message is a sentence, and its command helps."""
+    """What the group may write to is used, and closed to it. For all others, the message is a sentence that helps."""
     with bucket(tmp_path, monkeypatch) as store:
         shutil.copytree(texts, store.place("texts.brand"))
         copied = copy_index("s3://bucket/texts.brand")
-        for folder in (copied, copied.parent):
-            folder.chmod(0o2770)
-        with pytest.raises(CacheError, match=r"^the group \d+ may write to ") as failed:
-            StoredDataSet("s3://bucket/texts.brand")
-        found = re.search(r"`(chmod -R go-w [^`]*)`", str(failed.value))
-        assert found is not None
-        subprocess.run(shlex.split(found[1]), check=True)
-        assert len(StoredDataSet("s3://bucket/texts.brand")) == 40
+        for mode in (0o2770, 0o777):
+            for folder in (copied, copied.parent):
+                folder.chmod(mode)
+            if mode == 0o777:
+                with pytest.raises(CacheError, match=r"^other users may write to ") as failed:
+                    StoredDataSet("s3://bucket/texts.brand")
+                found = re.search(r"`(chmod -R go-w [^`]*)`", str(failed.value))
+                assert found is not None
+                subprocess.run(shlex.split(found[1]), check=True)
+            assert len(StoredDataSet("s3://bucket/texts.brand")) == 40
+            assert not copied.stat().st_mode & 0o022
 
 
 def test_errors_of_other_processes_keep_their_class_and_text() -> None:
