@@ -49,7 +49,7 @@ def tell(*_):
 
 module, target = sys.argv[1:3]
 sys.argv[1:3] = []
-signal.signal(signal.SIGUSR1, tell)
+signal.signal(signal.SIGPROF, tell)
 importlib.import_module(module).main()
 """
 )
@@ -88,7 +88,7 @@ def facts_of_server(data_set: Path, tmp_path: Path, way: str) -> object:
         wait_until(lambda: _listens(address), "a server listens")
         process = look_at(address)["process"]
         try:
-            os.kill(process, signal.SIGUSR1)
+            os.kill(process, signal.SIGPROF)
             wait_until(target.exists, "the server tells its facts")
         finally:
             os.kill(process, signal.SIGTERM)
