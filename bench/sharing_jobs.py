@@ -240,7 +240,7 @@ def serving(data: str, prepared: str | None = None, memory: float = 0.25, within
         try:
             yield address
         finally:
-            os.kill(BrandDataset(data, server=address)._source.port.client.stats()["process"], signal.SIGTERM)
+            os.kill(BrandDataset(data, server=address)._source.port.client.stats()["process"], signal.SIGKILL)
 
 
 def _cpu_s() -> float:

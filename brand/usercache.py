@@ -22,16 +22,17 @@ def user_cache(part: str) -> Path:
 def own_folder(part: str, name: str) -> Path:
     """Return the folder `name` in the folder `part`; it is made if it is missing. Raises `StorageError`, OSError.
 
-    Nobody else may write to it, so all its files are from this user.
+    Nobody else may write to it, so all its files are from this user. If a group may, as after `chmod -R g+w`, an own
+    folder is closed to it.
     """
     folder = user_cache(part) / name
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
     for each in (folder.parent, folder):
         found = each.lstat()
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if found.st_uid != os.geteuid() or others or not stat.S_ISDIR(found.st_mode):
-            raise StorageError(
-                f"{each} can be changed by another user: remove it, or set XDG_CACHE_HOME to another folder"
-            )
+        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & stat.S_IWOTH:
+            if found.st_mode & stat.S_IWGRP:
+                each.chmod(0o700)
+            continue
+        raise StorageError(f"{each} can be changed by another user: remove it, or set XDG_CACHE_HOME to another folder")
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,11 @@ import xxhash
 import zstandard
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]  # number 1 is the first
+CODECS_1_0 = "int|float|str|bytes|json|ndarray|image|audio"
+CODECS = CODECS_1_0 + (
+    r"|list\[(int|float|str|ndarray|image|audio)\]"
+    r"|(image|list\[image\])\[(upright|(L|RGBA|unchanged)(,upright)?)\]"
+)
 ROW = np.dtype([("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")])
 
 
@@ -90,10 +96,12 @@ def checksum_of(facts: dict[str, Any]) -> str:
 
 
 class Reader:
-    """A data set by its index (sections 1, 4 and 5); every checksum is checked."""
+    """A data set by its index (sections 1, 4 and 5); every checksum is checked. `codecs`: those that it knows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, codecs: str = CODECS) -> None:
         self.manifest = m = json.loads((folder / "brand.json").read_bytes())
+        for name, codec in m["header"]["schema"]:
+            check(m["version"][0] == 1 and re.fullmatch(codecs, codec) is not None, f"{name} has the codec {codec}")
         rest = {key: value for key, value in m.items() if key != "checksum"}
         check(checksum_of(rest) == m["checksum"], "checksum of the manifest")
         for name, (size, digest) in {**m["files"], **m["companions"]}.items():
@@ -106,6 +114,13 @@ class Reader:
             check((chunk.number, chunk.id.hex(), chunk.header) == (number, m["id"], m["header"]), "a foreign chunk")
             check(known[number].tobytes() == chunk.data[32:40] + chunk.data[56:64], "chunks.npy")
         check(bool((np.concatenate([chunk.rows for chunk in self.chunks]) == self.rows).all()), "samples.npy")
+
+    def names(self, field: str) -> list[str]:
+        """The names of the values of a field (section 2.2)."""
+        header = self.manifest["header"]
+        names = header.get("field_classes", {}).get(field) or (header["classes"] if field == "label" else None)
+        check(bool(names) and field.partition(".")[0] in dict(header["schema"]), "a field without names")
+        return list(names or ())
 
     def sample(self, index: int) -> dict[str, Any]:
         """The fields of the sample with this index."""

@@ -137,6 +137,15 @@ def session_processes(session: int) -> list[int]:
     return found
 
 
+def descendants(process: int) -> list[int]:
+    """Processes that a process has started, and those that these have started."""
+    found = []
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
 def descriptors() -> set[tuple[int, str]]:
     """Descriptors that this process has open, and what each of them is.
 

@@ -234,7 +234,7 @@ def _end_servers() -> None:
         if isinstance(found, BrandDataset) and not found._source.port.resolver.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):
                 if process := found.stats().get("process"):
-                    os.kill(process, signal.SIGTERM)
+                    os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -347,8 +347,8 @@ def test_every_error_is_explained() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "train_fashion_mnist.py"])
 def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
-    """An example has at most 60 lines, and a page shows what it prints."""
-    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
+    """An example has at most 100 lines, and a page shows what it prints."""
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 100
     shown = re.compile(rf"^\$ .*\bpython .*examples/{re.escape(name)} ", re.MULTILINE)
     assert any(shown.search((DOCS / page).read_text(encoding="utf-8")) for page in DOCUMENTS)
 

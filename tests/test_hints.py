@@ -145,6 +145,61 @@ def test_the_command_for_files_that_are_no_images(make: Callable[[Path], None], 
     assert brand(*found[1].split(), source, tmp_path / "set").code == 0
 
 
+def test_a_table_next_to_a_folder_of_images_is_no_table_of_transcripts(tmp_path: Path) -> None:
+    """Kaggle's layout: the message names the option that takes the table, and it helps."""
+    source = tmp_path / "some data"
+    (source / "pictures").mkdir(parents=True)
+    for number in range(3):
+        (source / "pictures" / f"{number:03}.png").write_bytes(png(4, number))
+    (source / "train.csv").write_text("id_code,diagnosis\n002,1\n000,0\n001,2\n")
+    told = brand("convert", "images", source, tmp_path / "set")
+    assert told.code == 2
+    hint = re.search(
+        r"If train.csv has a row for each image, name the folder of these images, with (.*) COLUMN$", told.err
+    )
+    assert hint, told.err
+    told = brand("convert", "images", source / "pictures", tmp_path / "set", *shlex.split(hint[1]), "id_code")
+    assert told.code == 0, told.err
+    assert [(s["key"], s["diagnosis"]) for s in BrandDataset(tmp_path / "set")] == [  # type: ignore[attr-defined]
+        ("000.png", 0), ("001.png", 2), ("002.png", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "annotates"),
+    [
+        ("annotations/instances_train2017.json", True), ("_annotations.coco.json", True), ("Annotations/a.xml", True),
+        ("labels/train/a1.txt", True), ("list_attr_celeba.csv", True), ("train_labels.txt", True),
+        ("notes.txt", False), ("README.md", False), ("LICENSE", False),
+    ],
+)  # fmt: skip
+def test_annotations_are_not_left_out_for_a_hint(name: str, annotates: bool, tmp_path: Path) -> None:
+    """Boxes and labels next to images are what the training needs: the message names the ways to keep them."""
+    pictures(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("0 0.5 0.5 0.2 0.2\n")
+    told = brand("convert", "images", tmp_path, tmp_path.parent / f"{tmp_path.name}.brand", "--no-labels")
+    assert told.code == 1
+    assert ("brand.pack takes any annotations (docs/guides/detection-and-segmentation.md)" in told.err) == annotates
+    assert told.err.strip().endswith("leaves such files out and lists them" + ", with what they say" * annotates), (
+        told.err
+    )
+
+
+def test_a_folder_of_one_split_names_the_option(tmp_path: Path) -> None:
+    """LibriSpeech's top folder holds one split if one was downloaded."""
+    chapter = tmp_path / "LibriSpeech" / "dev-clean" / "84" / "121123"
+    chapter.mkdir(parents=True)
+    (chapter / "84-121123-0000.wav").write_bytes(wav(9))
+    (chapter / "84-121123.trans.txt").write_text("84-121123-0000 GO\n")
+    command = ["convert", "audio", tmp_path / "LibriSpeech", tmp_path / "set", "--no-labels"]
+    told = brand(*command)
+    hint = re.search(r"holds the split dev-clean, which is no class: (--split dev-clean) converts it", told.err)
+    assert hint, told.err
+    assert brand(*command, *hint[1].split()).code == 0
+    assert BrandDataset(tmp_path / "set")[0]["text"] == "GO"
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 samples with lengths in a column, one of them nan."""
@@ -524,3 +579,28 @@ def test_deep_json_in_a_tar_is_one_bad_sample(tmp_path: Path) -> None:
     told = brand("convert", "webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
     assert told.code == 0, told.err
     assert len(StoredDataSet(tmp_path / "set")) == 2
+
+
+def test_bytes_inside_a_struct_are_left_out_with_columns(tmp_path: Path) -> None:
+    """No codec holds them, so --field would not help."""
+    table = pyarrow.table({"n": [1, 2], "where": [{"name": "a", "data": b"xyz"}, {"name": "b", "data": b""}]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    said = brand("convert", "parquet", tmp_path / "a.parquet", tmp_path / "a.brand")
+    assert "JSON has no bytes (at ['data'])" in said.err
+    assert "--columns takes the fields that it names, and no others" in said.err
+    assert brand("convert", "parquet", tmp_path / "a.parquet", tmp_path / "a.brand", "--columns", "n").code == 0
+
+
+def test_samples_without_fields_are_no_empty_file(tmp_path: Path) -> None:
+    """A file of empty objects is told from an empty one."""
+    for name, text, expected in (("a", "{}{}", "its samples have no fields: 2 objects {}"), ("b", "", "is empty")):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        said = brand("convert", "jsonl", tmp_path / f"{name}.jsonl", tmp_path / f"{name}.brand")
+        assert (said.code != 0, expected in said.err) == (True, True), said.err
+
+
+def test_an_index_that_cannot_be_read_is_not_called_wrong(tmp_path: Path) -> None:
+    """A store that refuses, or a folder in its place, says nothing about the contents."""
+    (tmp_path / "mds" / "index.json").mkdir(parents=True)
+    said = brand("convert", "mds", tmp_path / "mds", tmp_path / "a.brand")
+    assert "it cannot be read: " in said.err

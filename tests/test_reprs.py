@@ -26,8 +26,9 @@ from brand.node.client.client import Client
 from brand.node.client.session import Session
 from brand.node.decide.state.account import Account, Conduct
 from brand.node.decide.state.epoch import Division
-from brand.node.serve.clients import Clients, Lifetime
+from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.connection import Channel

@@ -15,10 +15,10 @@ from typing import Any
 
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
-from brand.chunker.importers.beside import images_request
+from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.finding import place_of
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
-from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.importers.utterances import Utterances
@@ -26,7 +26,8 @@ from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
-from brand.chunker.sources.labels import NewLabels
+from brand.chunker.sources.labels import LabelTexts, NewLabels, check_numbered, renumbered
+from brand.chunker.sources.objects import connections
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -72,7 +73,8 @@ def convert_images(
     `table` is a table with a row for each image: CSV, TSV, JSON lines or Parquet. Its column `key` names the images, by
     their paths below the folder, with or without the ending; its other columns become fields, by `choice`. Folders are
     no classes then. `metadata.csv`, `.jsonl` or `.parquet` at the top of the folder is such a table, and its column
-    `file_name` names the images.
+    `file_name` names the images. If it has columns such as `mask_file_name`, too, its rows are the samples, with a
+    field of images for each.
 
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
@@ -80,7 +82,16 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
-    return _convert_folder(images_request(src, dst, options, table, key, choice), dst, on_progress)
+    started = time.monotonic()
+    with connections():
+        source = images_source(src, dst, options, table, key, choice)
+        if isinstance(source, FolderRequest):
+            return _convert_folder(source, dst, on_progress)
+        options = options or Options()
+        _check_dry_run(options)
+        if options.classes is not None:
+            source.give_classes(options.classes)
+        return _convert_shards(source.kind, source, dst, options, on_progress, started)
 
 
 def convert_audio(
@@ -105,12 +116,14 @@ def convert_audio(
     names other columns, which become `str` fields. `dialect` is the form of a table
     (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    request, started = make_request(src, dst, "audio", options, transcripts, columns, dialect), time.monotonic()
-    if request.table is None or (kind := kind_of_manifest(request.table)) is None:
-        return _convert_folder(request, dst, on_progress)
-    _check_dry_run(request.options)
-    source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
-    return _convert_shards("audio", source, dst, request.options, on_progress, started)
+    started = time.monotonic()
+    with connections():
+        request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
+        if request.table is None or (kind := kind_of_manifest(request.table)) is None:
+            return _convert_folder(request, dst, on_progress)
+        _check_dry_run(request.options)
+        source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
+        return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 
 def convert_from(
@@ -144,6 +157,7 @@ def convert_from(
         source: Shards = open_shards(kind, src, choice, on_progress)
         if options.classes is not None:
             source.give_classes(options.classes)
+        check_numbered(source.schema, choice.label, "--classes FILE")
         return _convert_shards(kind, source, dst, options, on_progress, started)
 
 
@@ -168,8 +182,8 @@ def _convert_shards(
 
 
 def _is_streamed(kind: str, scheme: str) -> bool:
-    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
-    return scheme != "file" and (scheme == "hf") == (kind == "hf")
+    """Return whether an importer reads a URL itself: that for `hf` those of the Hub, too."""
+    return scheme not in ("file", "hf") or kind == scheme
 
 
 def convert_tokens(
@@ -186,8 +200,11 @@ def convert_tokens(
     sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
     """
     started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    path = local_source(src)
+    if not isinstance(place_of(path), Path):
+        raise UsageError(f"{path} is in a zip, and token files are read in any order: unzip it, and convert the files")
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
-        source = open_tokens(local_source(src), tokens, work.folder)
+        source = open_tokens(path, tokens, work.folder)
         report = Conversion(work, source, "tokens", None, options, on_progress).run()
     notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
     return replace(report, notes=notes, seconds=time.monotonic() - started)
@@ -205,6 +222,7 @@ def pack(  # noqa: PLR0913 - a keyword each
     compression: Mode = "auto",
     jobs: int | None = None,
     decode: Mapping[str, DecodeImage] | None = None,
+    label: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
@@ -220,7 +238,7 @@ def pack(  # noqa: PLR0913 - a keyword each
             `str` field `key` names samples. A table needs none: then each column is a field, and its type determines
             the codec.
         classes: Names of the values of the `int` field `label`, in their order. If a table has names of its own
-            (`ClassLabel`), its labels get the numbers of these names.
+            (`ClassLabel`), its labels get the numbers of these names. If its labels are texts, they are such names.
         seed: Seed of the shuffle.
         chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
             MiB).
@@ -229,6 +247,7 @@ def pack(  # noqa: PLR0913 - a keyword each
         jobs: Processes (default: one per core). The result does not depend on it.
         decode: Field -> `DecodeImage(mode=..., upright=...)` or `DecodeMask()`: how readers decode its images, unless
             they say otherwise. Default: RGB, not turned; images of a `Dataset` of Hugging Face upright, as it does.
+        label: The column of a table that becomes the field `label`.
         on_progress: Called with a `Progress` from time to time.
 
     Raises:
@@ -239,7 +258,7 @@ def pack(  # noqa: PLR0913 - a keyword each
         InterruptedConversionError: A worker process died. The same call continues from there.
     """
     options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
-    return pack_samples(samples, dst, schema, classes, options, on_progress, decode)
+    return pack_samples(samples, dst, schema, classes, options, on_progress, decode, label or "")
 
 
 def pack_samples(
@@ -250,9 +269,10 @@ def pack_samples(
     options: Options,
     on_progress: OnProgress,
     decode: Mapping[str, DecodeImage] | None = None,
+    label: str = "",
 ) -> Report:
     """Do the work of `pack`, with the options of a conversion."""
-    table = table_of(samples, schema)
+    table = table_of(samples, schema, label)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
@@ -260,14 +280,19 @@ def pack_samples(
     natural = {} if table is None else table.decode
     defaults = told | {name: default for name, default in natural.items() if name not in (decode or {})}
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
-    numbers = NewLabels.of(table.classes, names) if table is not None and table.classes and names is not None else None
-    if names is not None and ("label", "int") not in parsed.fields:
+    numbers: NewLabels | LabelTexts | None = None
+    if names is not None and "label" not in parsed.names:
+        raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
+    if names is not None and table is not None:
+        parsed, numbers = renumbered(parsed, table.classes, names)
+    check_numbered(parsed, label, "classes=")
+    if names is not None and parsed.codec("label") != "int":
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
     pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = _table_records(table, pictures, numbers)
+            rows = _table_records(table, parsed, pictures, numbers)
             source: Source = spool(
                 rows,
                 parsed,
@@ -285,13 +310,15 @@ def pack_samples(
     return replace(report, notes=(*report.notes, *renamed), seconds=time.monotonic() - started)
 
 
-def _table_records(table: Table, pictures: PictureCount, numbers: NewLabels | None) -> Iterator[Records]:
+def _table_records(
+    table: Table, schema: Schema, pictures: PictureCount, numbers: NewLabels | LabelTexts | None
+) -> Iterator[Records]:
     first = 0
     for block in table.blocks:
         pictures.of_columns(block.columns, first)
         first += len(block)
         columns = block.columns if numbers is None else numbers.relabelled(block.columns, block.called)
-        yield encode_columns(table.fields.schema, columns, block.called)
+        yield encode_columns(schema, columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
@@ -324,7 +351,7 @@ def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
         found = find(request, work.folder, work, on_progress)
         with hinted(found.source, skipping=options.skip_errors):
-            conversion = Conversion(work, found.source, request.kind, found.folder.classes, options, on_progress)
+            conversion = Conversion(work, found.source, request.kind, found.classes, options, on_progress)
             report = conversion.run(found.write_companions)
     seconds = report.seconds if options.dry_run else time.monotonic() - started
     return replace(report, skipped=found.problems, notes=found.notes, seconds=seconds)

@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from brand.chunker.importers.beside import images_request
+from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import kind_of_manifest
+from brand.chunker.importers.namedfiles import NamedFiles
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
+from brand.chunker.sources.objects import connections
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
 from brand.chunker.sources.texttable import Dialect
 from brand.chunker.tasks.planning import Job, plan
@@ -44,7 +46,14 @@ def plan_images(
     Arguments are those of `convert_images`. `tasks` is the number of tasks, for the messages of `seal`. Raises as
     `convert_images` does, and `TargetExistsError` if there is a plan that was made with other options or versions.
     """
-    return _plan(images_request(src, dst, options, table, key, choice), dst, tasks, on_progress)
+    with connections():
+        source = images_source(src, dst, options, table, key, choice)
+        if isinstance(source, NamedFiles):
+            raise UsageError(
+                f"{source.shards[0].name} names several files in a row, and is read once, in order, on one machine:"
+                " leave out the division into tasks; -j sets the processes"
+            )
+        return _plan(source, dst, tasks, on_progress)
 
 
 def plan_audio(
@@ -59,13 +68,14 @@ def plan_audio(
     on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
-    if request.table is not None and kind_of_manifest(request.table) is not None:
-        raise UsageError(
-            f"{request.table} is a manifest, whose recordings are read once, in order, on one machine: leave out the"
-            " division into tasks; -j sets the processes"
-        )
-    return _plan(request, dst, tasks, on_progress)
+    with connections():
+        request = make_request(src, dst, "audio", options, transcripts, columns, dialect)
+        if request.table is not None and kind_of_manifest(request.table) is not None:
+            raise UsageError(
+                f"{request.table} is a manifest, whose recordings are read once, in order, on one machine: leave out"
+                " the division into tasks; -j sets the processes"
+            )
+        return _plan(request, dst, tasks, on_progress)
 
 
 def _plan(request: FolderRequest, dst: Target, tasks: int, on_progress: OnProgress) -> Job:

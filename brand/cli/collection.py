@@ -277,6 +277,7 @@ def redact(
     if told["same_bytes_elsewhere"]:
         alike = ", ".join(map(str, told["same_bytes_elsewhere"][:10]))
         echo(f"Other samples have the same bytes, and are still there: {alike}")
-    echo(f"{report} has the details. Brand cannot destroy these:")
+    place = report if Path(report).absolute() == Path(told["written_to"]) else told["written_to"]
+    echo(f"{place} has the details. Brand cannot destroy these:")
     for each in told["remains_with_you"]:
         echo(f"  {each}")

@@ -126,7 +126,7 @@ def given_classes(file: str | None, data_set: str | None) -> tuple[str, ...] | N
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise UsageError(f"--classes {printable(file)}: {why}; it has one name a line") from None
-        return tuple(line for line in text.splitlines() if line.strip())
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
     if data_set is None:
         return None
     classes = StoredDataSet(data_set).classes
@@ -321,14 +321,27 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--table", type=click.Path(), help="CSV, TSV, JSON lines or Parquet with a row for each image.")
     @click.option("--key", metavar="NAME", help="The column of that table that names the images.")
+    @click.option(
+        "--gather",
+        metavar="NAME,...",
+        help="Columns of which an image with several rows gets a list of all; '*' means all columns.",
+    )
+    @TABLE_FORM
     @_FIELD_OPTIONS
     @functools.wraps(command)
     def wrapped(
-        *positional: Any, columns: str | None, told: dict[str, str], nulls: dict[str, str], **given: Any
+        *positional: Any,
+        columns: str | None,
+        gather: str | None,
+        told: dict[str, str],
+        nulls: dict[str, str],
+        **given: Any,
     ) -> Any:
         codecs, renames = fields_told(told)
-        chosen = FieldMapping(names_of(columns), codecs, nulls, renames) if columns or told or nulls else None
-        return command(*positional, choice=chosen, **given)
+        chosen = FieldMapping(
+            names_of(columns), codecs, nulls, renames, dialect=dialect_of(given), gather=names_of(gather)
+        )
+        return command(*positional, choice=None if chosen == FieldMapping() else chosen, **given)
 
     return wrapped
 
@@ -350,8 +363,9 @@ def images(
     """Convert the image folder SRC into the data set DST.
 
     Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
-    Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
-    s3://bucket/name. If a conversion was stopped, the same command continues it.
+    Files are stored unchanged, and the type of a file is found from its contents. SRC and DST may be URLs such as
+    s3://bucket/name, and SRC a zip: train.zip, or a folder in it, train.zip/cats. If a conversion was stopped, the same
+    command continues it.
     """
     beside: dict[str, Any] = {"table": table, "key": key, "choice": choice}
     plan = functools.partial(plan_images, src, dst, options, **beside)
@@ -388,7 +402,8 @@ def audio(
     """Convert the audio folder SRC into the data set DST.
 
     Folders at the top of SRC are classes. Without such folders the data set has no labels. Files are stored unchanged.
-    DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
+    SRC and DST may be URLs such as s3://bucket/name, and SRC a zip: speech.zip, or a folder in it, speech.zip/train. If
+    a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
     texts: dict[str, Any] = {"transcripts": transcripts, "columns": names, "dialect": dialect_of(together)}

@@ -16,13 +16,14 @@ from typing import Any, Final, TextIO, TypeVar
 
 import click
 
-from brand.cli.dataset import DATA_SET
+from brand.cli.dataset import DATA_SET, PLUGIN
 from brand.cli.output import echo, size
 from brand.cluster import serving
 from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
 from brand.cluster.namespaces import namespaces
 from brand.cluster.supervisor import Supervisor
 from brand.errors import StorageError, UsageError, counted
+from brand.formats.media import registered_plugins
 from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
@@ -31,6 +32,7 @@ from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import SIZE, check_unit, memory_bytes
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
+from brand.pythonchild import ignore_job_signals
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
@@ -131,6 +133,7 @@ def tls_options(command: _F) -> _F:
 @memory_options
 @cache_option
 @decoding_options
+@PLUGIN
 @click.option(
     "--address", help="Address to listen at, unix:@NAME. Default: a name made from the data set and the node."
 )
@@ -177,11 +180,21 @@ def serve(
     ready = decoding_of(decoded_memory, decode_workers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
+    ignore_job_signals()
     tune_server_process()
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
-        spec = ServerSpec(dst, where, as_memory(memory), member=member, cache=folder, prepared=ready, record=record)
+        spec = ServerSpec(
+            dst,
+            where,
+            as_memory(memory),
+            member=member,
+            cache=folder,
+            prepared=ready,
+            plugins=registered_plugins(),
+            record=record,
+        )
         server = _server(spec)
     except OSError as error:
         if why := no_descriptor_left(error):
@@ -191,8 +204,8 @@ def serve(
         raise UsageError(f"a program listens at {where} already: attach to it, or give another --address") from None
     if trace is not None:
         server.trace(trace)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: server.stop())
+    signal.signal(signal.SIGINT, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
     say(f"serving {dst} with {size(server.memory)} for samples, process {os.getpid()}")
     if member is not None:
         how = "not encrypted" if member.tls is None else "encrypted"
@@ -217,7 +230,7 @@ def _server(spec: ServerSpec) -> NodeServer:
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
     if until_eof:
-        serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
+        serving.stop_at_end_of(sys.stdin.fileno(), server.stop, server.drain)
     if member is None:
         server.run()
     else:
@@ -295,6 +308,7 @@ def say(line: str) -> None:
 @tls_options
 @http_option
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
+@click.option("--plugin", metavar="MODULE", help="Decode with a plug-in of Pillow, too: pillow_heif for HEIC.")
 @click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
 def launch(
     dst: Path | str,
@@ -336,8 +350,9 @@ def launch(
         echo(" ".join(addresses))
 
     with closing(Supervisor(secrets.token_hex(_TOKEN_BYTES), say, ready)) as supervisor:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, lambda *_: supervisor.stop())
+        ignore_job_signals()
+        signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.drain())
         with _starts(serving, nodes, local, ssh, python, rate, apart=apart) as found:
             starts += found
             supervisor.run(starts)

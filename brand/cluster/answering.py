@@ -7,6 +7,7 @@ stream takes two of the server's bounded number of threads: one sends, one recei
 from __future__ import annotations
 
 import logging
+import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
@@ -15,7 +16,7 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
-from brand.cluster.options import ANSWERING, HELLO, PROOF, SERVICE, WELCOME, said, server_credentials
+from brand.cluster.options import HELLO, PROOF, SERVICE, WELCOME, answering, said, server_credentials
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
 from brand.node.setup.server_spec import Tls
@@ -49,8 +50,9 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         host, _ = split_address(bind)
         check_free(bind)
         calls = 2 * greeting.nodes + _SPARE
+        options = answering(greeting.nodes, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._pool = ThreadPoolExecutor(2 * calls, thread_name_prefix="answer")
-        self._server = grpc.server(self._pool, options=ANSWERING, maximum_concurrent_rpcs=calls)
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=calls)
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Greet": grpc.stream_unary_rpc_method_handler(self.greet),
             "Exchange": grpc.stream_stream_rpc_method_handler(self.exchange),

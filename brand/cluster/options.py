@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Final
 
 import grpc
@@ -42,13 +43,15 @@ _BOTH: Final[Options] = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
 ]
-ANSWERING: Final[Options] = [
+_ANSWERING: Final[Options] = [
     *_BOTH,
     ("grpc.so_reuseport", 0),  # otherwise two servers could share a port, and connections would alternate
     ("grpc.max_concurrent_streams", 8),
     ("grpc.server_handshake_timeout_ms", 5000),
-    ("grpc.max_allowed_incoming_connections", 1024),
+    ("grpc.max_connection_idle_ms", 5000),  # the connection of a node has a call until it ends
 ]
+MOST_CONNECTIONS: Final = 1024
+"""Connections to a node, unless it has more other nodes."""
 ASKING: Final[Options] = [
     *_BOTH,
     ("grpc.enable_http_proxy", 0),
@@ -57,6 +60,16 @@ ASKING: Final[Options] = [
     ("grpc.use_local_subchannel_pool", 1),  # each attempt makes a new connection
     ("grpc.min_reconnect_backoff_ms", int(ANSWER_LIMIT_S * 1000)),  # the limit for one attempt to connect
 ]
+
+
+def answering(nodes: int, most_files: int) -> Options:
+    """Return the options of a server of one of several nodes, a process that may open this many files.
+
+    Its peers, strangers among them, may take a quarter of the files: the rest is for its clients and for chunks.
+    """
+    share = MOST_CONNECTIONS if most_files == resource.RLIM_INFINITY else most_files // 4
+    most = max(2 * nodes + 16, min(MOST_CONNECTIONS, share))
+    return [*_ANSWERING, ("grpc.max_allowed_incoming_connections", most)]
 
 
 def said(text: str | None) -> str:

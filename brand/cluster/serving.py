@@ -21,6 +21,8 @@ from brand.reprs import Reprs
 
 REMIND_S: Final = 5.0
 """Seconds between two lines that name the missing nodes."""
+DRAIN: Final = b"drain\n"
+"""The line with which a launcher has a server end after its clients."""
 _MOST_NAMED: Final = 8
 _CHUNK: Final = 1 << 12
 
@@ -131,13 +133,17 @@ def serve(server: NodeServer, peers: Sequence[str], node: int, say: Say) -> None
         raise UsageError(attendance.refusal)
 
 
-def stop_at_end_of(descriptor: int, stop: Callable[[], None]) -> None:
-    """Call `stop` when a pipe ends: the process at the other end has then ended, even if it was killed."""
+def stop_at_end_of(descriptor: int, stop: Callable[[], None], drain: Callable[[], None]) -> None:
+    """Call `stop` when a pipe ends: the process at the other end has then ended, even if it was killed.
+
+    Call `drain` if that process writes `DRAIN`.
+    """
 
     def wait() -> None:
         try:
-            while os.read(descriptor, _CHUNK):
-                pass
+            while data := os.read(descriptor, _CHUNK):
+                if DRAIN in data:
+                    drain()
         except OSError:  # the terminal was closed
             pass
         stop()

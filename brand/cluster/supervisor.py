@@ -20,8 +20,9 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 from brand.cluster.launcher import Start
-from brand.cluster.serving import Say, everybody
+from brand.cluster.serving import DRAIN, Say, everybody
 from brand.errors import ServerError, counted
+from brand.node.serve.server import DRAIN_S
 from brand.node.wire.connection import PREFIX
 from brand.reprs import Reprs
 
@@ -30,6 +31,8 @@ READY_LIMIT_S: Final = 60.0
 END_LIMIT_S: Final = 15.0
 """Seconds that all nodes together may take to end."""
 KILL_LIMIT_S: Final = 5.0
+DRAIN_LIMIT_S: Final = DRAIN_S + 2.0
+"""Seconds that all nodes together may take to end after their clients."""
 _LOOK_S: Final = 1.0
 """Maximum seconds that the loop sleeps: a signal that arrives just before it sleeps does not wake it."""
 _LAST_WORDS: Final = 100
@@ -75,8 +78,10 @@ class Child(Reprs, shows="node where _process.pid address met"):
         self._stdin, self._outputs = stdin, (stdout, stderr)
         self.pipes = {output.fileno(): LineBuffer() for output in self._outputs}
         """Unfinished lines of its output, by descriptor."""
-        self.life = os.pidfd_open(self._process.pid)
-        """Readable when the process has ended."""
+        self.life: int | None = None
+        """A descriptor that is readable when the process has ended; None if this sandbox refuses it."""
+        with suppress(OSError):
+            self.life = os.pidfd_open(self._process.pid)
         for descriptor in self.pipes:
             os.set_blocking(descriptor, False)
         with suppress(BrokenPipeError):  # the process has ended, and its output has the reason
@@ -85,6 +90,10 @@ class Child(Reprs, shows="node where _process.pid address met"):
 
     def __str__(self) -> str:
         return f"node {self.node} at {self.where}"
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     @property
     def code(self) -> int:
@@ -116,6 +125,12 @@ class Child(Reprs, shows="node where _process.pid address met"):
         """Note that all nodes are connected if a line says so."""
         self.met = self.met or line == everybody
 
+    def drain(self) -> None:
+        """Have the node end after its clients."""
+        with suppress(BrokenPipeError, ValueError):  # `ValueError`: it was told to end
+            self._stdin.write(DRAIN)
+            self._stdin.flush()
+
     def end(self) -> None:
         """Close the process's standard input, which stops the node."""
         with suppress(BrokenPipeError):
@@ -134,7 +149,8 @@ class Child(Reprs, shows="node where _process.pid address met"):
             self._process.wait(KILL_LIMIT_S)
         for output in self._outputs:
             output.close()
-        os.close(self.life)
+        if self.life is not None:
+            os.close(self.life)
 
 
 class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
@@ -150,7 +166,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
         self._running: list[Child] = []
-        self._ready = self._stopped = False
+        self._ready = self._stopped = self._drains = False
         self._failure: str | None = None
         self._lost: list[str] = []
         """Texts about nodes that ended while the other nodes continued."""
@@ -171,8 +187,15 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
 
     def stop(self) -> None:
         """End `run`, from a signal handler."""
+        self._drains = False
         with suppress(OSError):
             self._stop_start.send(b"x")
+
+    def drain(self) -> None:
+        """End `run`, from a signal handler, after the clients of all nodes; at once if this is the second call."""
+        again = self._drains
+        self.stop()
+        self._drains = not again
 
     def close(self) -> None:
         for child in self._children:
@@ -193,7 +216,8 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._selector.register(
                 descriptor, selectors.EVENT_READ, lambda descriptor=descriptor: self._read(child, descriptor)
             )
-        self._selector.register(child.life, selectors.EVENT_READ, lambda: self._ended(child))
+        if child.life is not None:
+            self._selector.register(child.life, selectors.EVENT_READ, lambda: self._ended(child))
 
     def _watch(self, starts: Sequence[Start]) -> None:
         end_s = time.monotonic() + READY_LIMIT_S
@@ -210,8 +234,10 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._step(_LOOK_S if left_s is None else min(_LOOK_S, left_s))
 
     def _step(self, limit_s: float) -> None:
-        for key, _ in self._selector.select(limit_s):
+        for key, _ in self._selector.select(min(limit_s, _LOOK_S)):
             key.data()
+        for child in [child for child in self._running if child.life is None and child.ended]:
+            self._ended(child)
 
     def _read(self, child: Child, descriptor: int) -> None:
         if descriptor not in child.pipes:  # it was read to its end when the process ended, a moment ago
@@ -237,7 +263,8 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         """Record that a process has ended, after its last output is read."""
         for descriptor in list(child.pipes):
             self._read(child, descriptor)
-        self._selector.unregister(child.life)
+        if child.life is not None:
+            self._selector.unregister(child.life)
         self._running.remove(child)
         if child.code != 0:
             while child.last_words:
@@ -269,10 +296,17 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         )
 
     def _end_all(self) -> None:
-        """Stop all running nodes at once. The last lines of a node are shown only if it fails."""
+        """Stop all running nodes. The last lines of a node are shown only if it fails."""
         self._stopped = True
+        when = " after their clients" if self._drains and self._ready else ""
         if self._running:
-            self._say(f"stopping {counted(len(self._running), 'node')}")
+            self._say(f"stopping {counted(len(self._running), 'node')}{when}")
+        if when:
+            for child in self._running:
+                child.drain()
+            end_s = time.monotonic() + DRAIN_LIMIT_S
+            while self._running and self._drains and (left_s := end_s - time.monotonic()) > 0:
+                self._step(left_s)
         for child in self._children:
             child.end()
         for how, limit_s in ((signal.SIGTERM, END_LIMIT_S), (signal.SIGKILL, KILL_LIMIT_S)):

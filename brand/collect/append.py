@@ -136,6 +136,7 @@ def append_samples(
     classes: Iterable[str] | None = None,
     options: Options | None = None,
     decode: Mapping[str, DecodeImage] | None = None,
+    label: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
@@ -149,7 +150,9 @@ def append_samples(
     make_folder(folder)
     with staged(folder, "samples") as work:
         like = _options(folder, options)
-        report = pack_samples(samples, os.fspath(work / "made"), schema, classes, like, on_progress, decode)
+        report = pack_samples(
+            samples, os.fspath(work / "made"), schema, classes, like, on_progress, decode, label or ""
+        )
         return _publish(folder, work / "made", report, f"samples from Python, {counted(report.samples, 'sample')}")
 
 

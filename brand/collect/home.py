@@ -11,13 +11,14 @@ the lock of such a folder.
 
 `forget_before` removes versions, with the files that only they need, for `compact --forget`. For `redact`, an intent in
 `staging/redact.json` is written before its version is published, and each later writer carries it out
-(`finish_destroying`): so a kill between the two leaves no bytes that a report calls destroyed.
+(`finish_destroying`): so a kill between the two leaves no bytes that a report calls destroyed. It writes the report,
+too, next to the collection if the report's own folder is gone by then.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -33,9 +34,10 @@ from numpy.typing import NDArray
 
 from brand.chunker.sources.request import Target
 from brand.errors import LayoutError, StorageError, UsageError, counted
+from brand.formats import locks
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.manifest import read_manifest
-from brand.formats.publish import publish_bytes, storage_errors, sync_folder
+from brand.formats.publish import publish_bytes, storage_errors, storage_reason, sync_folder
 from brand.formats.version import (
     Listed,
     Overlay,
@@ -61,6 +63,7 @@ STAGING: Final = "staging"
 KEPT: Final = "append-"
 """Prefix of staged folders that are not removed: conversions that were stopped, which the same command continues."""
 _POLL_S: Final = 0.05
+_log: Final = logging.getLogger("brand.collect")
 _FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
 
 
@@ -89,7 +92,8 @@ def finish_destroying(folder: Path) -> dict[str, Any] | None:
         version, old, to = int(intent["version"]), set(map(int, intent["versions"])), Path(intent["to"])
         report = dict(intent["report"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LayoutError(f"the intent of a redaction is damaged: {error!r}", path=path) from error
+        what, hint = f"the intent of a redaction is damaged: {error!r}", "Remove it, and redact the samples again"
+        raise LayoutError(what, path=path, hint=hint) from error
     known = numbers(folder)
     if not known or known[-1] < version:
         path.unlink()
@@ -98,10 +102,32 @@ def finish_destroying(folder: Path) -> dict[str, Any] | None:
     _remove(folder, [each for each in versions if each.number in old], [v for v in versions if v.number not in old])
     for each in report["segments"]:  # if an earlier attempt was killed after the versions
         shutil.rmtree(folder / part_name(each["destroyed"]), ignore_errors=True)
-    report |= {"finished": True}
-    publish_bytes(to, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+    report = _write_report(report | {"finished": True}, to, folder)
     path.unlink()
     return report
+
+
+def _write_report(report: dict[str, Any], to: Path, folder: Path) -> dict[str, Any]:
+    """Write the report of a redaction; next to the collection if its own folder is gone. Returns it.
+
+    The samples are destroyed already, so a report that cannot be written must not stop later changes. Raises
+    `StorageError` if there is no place for it.
+    """
+    beside = folder.with_name(f"{folder.name}.redaction-{report['version']}.json")
+    for place in (to, beside):
+        report = report | {"written_to": str(place)}
+        try:
+            publish_bytes(place, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            reason = storage_reason(error)
+            continue
+        if place != to:
+            _log.warning("the report of a redaction cannot be written to %s, so it is in %s", to, place)
+        return report
+    raise StorageError(
+        f"{folder}: samples were destroyed, but their report cannot be written to {to}, nor to {beside}: {reason}. "
+        f"Make the folder {to.parent}, and run the command again"
+    )
 
 
 def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> int:
@@ -233,7 +259,7 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
     with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could remove it as a leftover
         place.mkdir()
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.take(lock, place / "lock", wait=True)
     try:
         yield place
     finally:
@@ -253,8 +279,9 @@ def kept(folder: Path, name: str) -> Iterator[Path]:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     ours = False
     try:
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with storage_errors(path, "cannot lock"):
+            taken = locks.take(lock, path)
+        if taken:
             # The previous owner removes the file before it releases the lock: the name may be that of another file.
             ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
         if not ours:
@@ -272,17 +299,13 @@ def _locked(folder: Path) -> Iterator[None]:
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         end = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise StorageError(
-                        f"{folder}: another process has been changing the collection for {WAIT_S:.0f} s. Run the "
-                        "command again when it has ended"
-                    ) from None
-                time.sleep(_POLL_S)
+        while not locks.take(lock, folder / "lock"):
+            if time.monotonic() > end:
+                raise StorageError(
+                    f"{folder}: another process has been changing the collection for {WAIT_S:.0f} s. Run the "
+                    "command again when it has ended"
+                )
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(lock)
@@ -332,9 +355,7 @@ def _in_use(path: Path) -> bool:
     with suppress(OSError):
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not locks.take(lock, path)
         finally:
             os.close(lock)
     return False

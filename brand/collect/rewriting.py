@@ -1,9 +1,12 @@
 """How are the bytes of samples left out: those of deleted ones by `compact`, and those of others for good by `redact`?
 
 Each segment with enough deleted samples is written again without them, below `staging/` and without a lock. The
-remaining samples keep their stored bytes, their order on storage, and so their indices of the collection; the places
-close up. Nothing is decompressed. The new data set's id follows from the old one and the left-out samples, so a stopped
-rewrite that starts again makes equal bytes.
+remaining samples keep their order on storage, and so their indices of the collection; the places close up. `compact`
+keeps their stored bytes and decompresses nothing. The new data set's id follows from the old one and the left-out
+samples, so a stopped rewrite that starts again makes equal bytes.
+
+A zstd dictionary holds texts of the samples that it was trained on, and all segments of a collection have the same one.
+So `redact` trains a dictionary on samples that remain, and compresses every segment again with it.
 
 Then one version names all new segments. Older versions name the old ones, so these remain, and so does their disk
 space, until `forget` removes the versions. Indices do not change: deleted ones remain deleted for ever.
@@ -11,6 +14,7 @@ space, until `forget` removes the versions. Indices do not change: deleted ones 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,26 +29,30 @@ from numpy.typing import NDArray
 from brand.chunker.sources.request import Target
 from brand.collect.changes import FoundSamples, NamedSamples, find
 from brand.collect.home import (
+    STAGING,
     Writer,
     collection_folder,
     finish_destroying,
     forget_before,
     joined,
     staged,
+    unfinished,
     write_intent,
     writing,
 )
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.chunk import front_size, pack_front, parse_preamble
-from brand.formats.compression import Decompressor
+from brand.formats.compression import Compression, Compressor, Decompressor, train
 from brand.formats.constants import chunk_name
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Header, canonical_json, pack_header
-from brand.formats.index import IndexBuilder, seal
-from brand.formats.noticed import Counts, added, has_media, look
+from brand.formats.index import IndexBuilder, companions_in, seal
+from brand.formats.noticed import COUNTED, Counts, added, has_media, look
 from brand.formats.publish import FolderTarget, file_digest, storage_errors
-from brand.formats.record import Records, fixed_dtype
+from brand.formats.record import Records, column_dtype
+from brand.formats.values import Buffer, lengths
 from brand.formats.version import Overlay, PartOf, Version, part_name, read_version
+from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import NOTHING, PartIndex, read_list, read_values
@@ -59,6 +67,12 @@ REMAINS: Final = (
     "models, features and checkpoints that were made from the samples",
 )
 """Data that Brand cannot destroy."""
+
+_TRAINING_SAMPLES: Final = 16_384
+_TRAINING_BYTES: Final = 8 << 20
+"""A dictionary is trained on at most this many samples, and on about this many bytes."""
+_TOGETHER: Final = 64
+"""Samples that are read together to train a dictionary."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,7 @@ def compact(
     with ExitStack() as stack:
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "compact"))
-        done = rewrite_parts(todo, index.deleted, work, on_chunk)
+        done = rewrite_parts([(part, held_in(part, index.deleted)) for part in todo], work, on_chunk)
         places = [index.place.take(each.left_out) for each in done]
         stored = sum(int(index.rows.take(some)["size"].sum(dtype=np.int64)) for some in places)
         writer = stack.enter_context(writing(folder))
@@ -128,15 +142,15 @@ def held_in(part: PartIndex, indices: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def rewrite_parts(
-    todo: Sequence[PartIndex], deleted: NDArray[np.int64], work: Path, on_chunk: OnChunk
+    todo: Sequence[tuple[PartIndex, NDArray[np.int64]]], work: Path, on_chunk: OnChunk, dictionary: bytes | None = None
 ) -> list[Rewritten]:
-    """Write segments again below `work`, each without the samples with the public indices `deleted`, ascending.
+    """Write segments again below `work`, each without the samples with some public indices, ascending.
 
-    Raises `FormatError`, OSError.
+    `dictionary`: compress the samples again with this one; None keeps their stored bytes. Raises `FormatError`,
+    OSError.
     """
-    chunks, before, done = sum(part.header.chunks for part in todo), 0, []
-    for number, part in enumerate(todo):
-        gone = held_in(part, deleted)
+    chunks, before, done = sum(part.header.chunks for part, _ in todo), 0, []
+    for number, (part, gone) in enumerate(todo):
         out, scratch = work / f"made-{number}", work / f"work-{number}"
         scratch.mkdir()
         made: str | None = None
@@ -146,8 +160,7 @@ def rewrite_parts(
             def tell(finished: int, _: int, count: int, first: int = first) -> None:
                 on_chunk(first + finished, chunks, count)
 
-            made = rewrite(StoredDataSet(part.location), part.local(gone), out, scratch, tell)
-            assert made == new_id(str(part.part.id), part.local(gone))
+            made = rewrite(StoredDataSet(part.location), part.local(gone), out, scratch, tell, dictionary)
         before += part.header.chunks
         done.append(Rewritten(part.part, made, gone, out))
     on_chunk(chunks, chunks, 0)
@@ -181,57 +194,106 @@ def publish_rewritten(
     return writer.publish(note, parts, writer.put_indices(np.union1d(deleted, more)), overlays)
 
 
-def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:
-    """Return the id of a segment without the samples with these local indices, ascending."""
-    digest = xxhash.xxh3_128_hexdigest(left_out.astype("<u8").tobytes())
-    return xxhash.xxh3_128_hexdigest(canonical_json({"of": part, "without": digest}))
+def new_id(part: str, left_out: NDArray[np.integer[Any]], dictionary: bytes | None = None) -> str:
+    """Return the id of a segment without the samples with these local indices, ascending, and with a new dictionary."""
+    facts = {"of": part, "without": xxhash.xxh3_128_hexdigest(left_out.astype("<u8").tobytes())}
+    if dictionary is not None:
+        facts["dictionary"] = xxhash.xxh3_128_hexdigest(dictionary)
+    return xxhash.xxh3_128_hexdigest(canonical_json(facts))
 
 
-def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: Path, on_chunk: OnChunk) -> str:
+def rewrite(
+    data: StoredDataSet,
+    left_out: NDArray[np.int64],
+    out: Path,
+    work: Path,
+    on_chunk: OnChunk,
+    dictionary: bytes | None = None,
+) -> str:
     """Write a segment to `out` without the samples with these local indices, ascending. Returns its id.
 
-    At least one sample remains. `work` is a folder for unfinished files. Raises `FormatError` if a sample that remains
-    is damaged, OSError.
+    At least one sample remains. `work` is a folder for unfinished files. `dictionary`: compress the samples again with
+    this one. Raises `FormatError` if a sample that remains is damaged, OSError.
     """
-    part, kept = new_id(data.id, left_out), _places_left(data, left_out)
+    part, kept = new_id(data.id, left_out, dictionary), _places_left(data, left_out)
     header = replace(data.header, samples=len(kept))
-    columns = {name: data.column(name) for name, _ in header.schema.fixed}
-    packed, dictionary = pack_header(header), data.dictionary
+    columns = {name: data.stored_column(name) for name, _ in header.schema.columns}
     (out / "chunks").mkdir(parents=True)
     builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
-    unpack = Decompressor(dictionary)
+    repack = _Repacker(data, header, dictionary)
+    packed, identity = pack_header(header), bytes.fromhex(part)
     for number in range(header.chunks):
         places = kept[number * header.chunk_size :][: header.chunk_size]
         rows = data.rows_at(places)
-        old = rows["index"].astype(np.int64)
-        sizes = rows["size"].astype(np.uint64)
-        rows["offset"] = front_size(len(packed), len(dictionary), len(rows)) + np.cumsum(sizes) - sizes
+        old, counts = rows["index"].astype(np.int64), list[Counts]()
         rows["index"] = old - np.searchsorted(left_out, old)
-        identity = bytes.fromhex(part)
-        front = pack_front(packed, dictionary, rows, number=number, data_set_id=identity, minor=header.minor)
+        start = front_size(len(packed), len(repack.dictionary), len(rows))
         with (work / "chunk").open("wb") as file:
+            file.seek(start)
+            for low, high in cut_blocks(rows["size"]):
+                stored, some = repack(data.stored_bytes(places[low:high], raising=True), rows[low:high])
+                counts.append(some)
+                file.writelines(stored)
+            sizes = rows["size"].astype(np.uint64)
+            rows["offset"] = start + np.cumsum(sizes) - sizes
+            front = pack_front(packed, repack.dictionary, rows, number=number, data_set_id=identity, minor=header.minor)
+            file.seek(0)
             file.write(front)
-            for low, high in cut_blocks(sizes):
-                samples = data.stored_bytes(places[low:high], raising=True)
-                file.writelines(each for each in samples if each is not None)
         target.publish(work / "chunk", chunk_name(number))
-        counts = _counts(header, unpack, samples, rows)
-        builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old), counts)
+        checksum = parse_preamble(front, out).checksum
+        builder.add(number, rows, checksum, _columns(header, columns, old), added(*counts))
         on_chunk(number + 1, header.chunks, int(sizes.sum()))
-    seal(target, builder, data_set_id=bytes.fromhex(part), dictionary_size=len(dictionary), companions={})
+    # Files next to the samples, and facts about the source, may tell of left-out samples: names, or whole texts.
+    companions = {} if len(left_out) else data.manifest.companions
+    for name in companions:
+        shutil.copyfile(data.location.local / name, work / "companion")
+        target.publish(work / "companion", name)
+    noticed = [fact for fact in data.manifest.noticed if not len(left_out) and fact.what not in COUNTED]
+    size = len(repack.dictionary)
+    seal(target, builder, data_set_id=identity, dictionary_size=size, companions=companions, noticed=noticed)
     return part
 
 
-def _counts(header: Header, unpack: Decompressor, samples: Sequence[bytes | None], rows: NDArray[np.void]) -> Counts:
-    """Return the counts of `look` over stored samples; only those of images are unpacked."""
-    if not has_media(header.schema):
-        return {}
-    counts = list[Counts]()
-    for sample, row in zip(samples, rows, strict=True):
-        assert sample is not None
-        record = unpack.unpack(memoryview(sample), int(row["raw_size"]))
-        counts.append(look(header.schema, Records.of([record]), row["index"][None]))
-    return added(*counts)
+class _Repacker:
+    """From the stored bytes of samples to those that are stored again, and to the counts of `look`."""
+
+    def __init__(self, data: StoredDataSet, header: Header, dictionary: bytes | None) -> None:
+        old = data.dictionary
+        self.dictionary = old if dictionary is None else dictionary
+        self._schema, self._unpack = header.schema, Decompressor(old)
+        self._compressor = None if dictionary is None else Compressor(Compression("zstd", dictionary))
+
+    def __call__(self, samples: Sequence[bytes | None], rows: NDArray[np.void]) -> tuple[Sequence[Buffer], Counts]:
+        """Return what is stored, and the counts; put sizes and checksums into the rows."""
+        stored: list[Buffer] = [sample for sample in samples if sample is not None]
+        media = has_media(self._schema)
+        if not media and self._compressor is None:
+            return stored, {}
+        records = self._unpack.unpack_all(Records.of(stored), rows["raw_size"].astype(np.int64))
+        counts = look(self._schema, records, rows["index"]) if media else {}
+        if self._compressor is not None:
+            stored = self._compressor.pack(records)
+            rows["size"] = lengths(stored)
+            rows["checksum"] = Records.of(stored).checksums()
+        return stored, counts
+
+
+def trained_without(data: StoredDataSet, deleted: NDArray[np.int64]) -> bytes:
+    """Return a zstd dictionary for a collection that was trained on some of its other samples.
+
+    It is empty if they are too few. Raises `FormatError`.
+    """
+    left = np.setdiff1d(data.present(), deleted)
+    mean = data.manifest.raw_bytes / max(1, data.header.samples)
+    count = min(len(left), _TRAINING_SAMPLES, 1 + int(_TRAINING_BYTES / max(1.0, mean)))
+    chosen = data.places(left[np.linspace(0, len(left) - 1, count).astype(np.int64)])
+    unpack, records = Decompressor(data.dictionary), list[bytes]()
+    for places in np.array_split(chosen, -(-count // _TOGETHER)):
+        sizes = data.rows_at(places)["raw_size"].tolist()
+        for sample, size in zip(data.stored_bytes(places, raising=True), sizes, strict=True):
+            assert sample is not None
+            records.append(bytes(unpack.unpack(sample, size)))
+    return train(records)
 
 
 def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -240,9 +302,9 @@ def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np
     return np.flatnonzero(stays)
 
 
-def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return the fixed fields of samples, one structured row each."""
-    found = np.empty(len(indices), fixed_dtype(header.schema))
+def _columns(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the columns of samples, one structured row each."""
+    found = np.empty(len(indices), column_dtype(header.schema))
     for name, values in columns.items():
         found[name] = values[indices]
     return found
@@ -252,7 +314,8 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
     """Destroy samples: no file of the collection holds their bytes afterwards. Writes the report to a new file.
 
     Every version that names a segment with one of the samples is removed. A training that has such a version open fails
-    at its next read. Returns the report.
+    at its next read. If the collection is compressed with a dictionary, all segments are written again with a
+    dictionary that was trained on samples that remain, and all older versions are removed. Returns the report.
 
     Raises:
         UsageError: A key or an index names no sample, no sample would be left, or the report exists.
@@ -261,6 +324,7 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
     """
     # The steps:
     #   find                 the samples, deleted ones included, and every segment of any version that holds one of them
+    #   train                a dictionary without deleted samples, if there is one: then all segments are rewritten
     #   rewrite              those segments of the present version without them, and without all other deleted samples
     #   intent, publish      the list of files to destroy; then the new version
     #   destroy, report      the versions that name an old segment, the old segments, the old values in columns
@@ -276,16 +340,25 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
     deleted = np.union1d(index.deleted, found.indices)
     if len(deleted) == index.samples:
         raise UsageError("no sample would be left: nothing was done. Remove the folder of the collection instead")
-    todo = [part for part in index.parts if len(held_in(part, found.indices))]
+    nothing = np.empty(0, np.int64)
+    dictionary = None
+    if index.manifest.dictionary_size:
+        dictionary = trained_without(StoredDataSet(Collected(folder, index.version)), deleted)
     with ExitStack() as stack:
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "redact"))
-        done = rewrite_parts(todo, deleted, work, on_chunk)
+        touched = [(part, bool(len(held_in(part, found.indices)))) for part in index.parts]
+        todo = [
+            (part, held_in(part, deleted) if held else nothing)
+            for part, held in touched
+            if held or dictionary is not None
+        ]
+        done = rewrite_parts(todo, work, on_chunk, dictionary)
         writer = stack.enter_context(writing(folder))
         if writer.present.id != index.version.id:
             raise StorageError(f"{folder}: another command has changed the collection meanwhile. Run it again")
         old, versions = _old_parts(folder, found.indices)
-        told = _report(index, found, old, done, versions)
+        told = _report(index, found, old, done, versions, dictionary)
         write_intent(folder, told, versions, to)
         note = f"redact {counted(len(found.indices), 'sample')}"
         publish_rewritten(writer, done, note, found.indices, _without(writer, found.indices))
@@ -295,16 +368,18 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
 
 
 def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, PartIndex], list[int]]:
-    """Return every segment of any version that holds one of the samples, by id, and the versions to remove.
+    """Return every segment of any version that may hold bytes of the samples, by id, and the versions to remove.
 
-    These are the versions that name one of the segments, or a column with a value for a sample.
+    A segment may have them in its dictionary, even if it has none of the samples. The versions are those that name one
+    of the segments, or a column with a value for a sample.
     """
     parts: dict[str, PartIndex] = {}
     named: list[tuple[int, set[str], bool]] = []
     for number in numbers(folder):
         version = read_version(folder, number)
         here = {str(p.part.id): p for p in JoinedIndex(Collected(folder, version), version).parts}
-        parts |= {key: part for key, part in here.items() if key not in parts and len(held_in(part, indices))}
+        new = {key: part for key, part in here.items() if key not in parts}
+        parts |= {key: p for key, p in new.items() if p.manifest.dictionary_size or len(held_in(p, indices))}
         valued = any(each.values.count > int(indices[0]) for each in version.overlays.values())
         named.append((number, set(here), valued))
     return parts, [number for number, here, valued in named if valued or here & set(parts)]
@@ -332,7 +407,12 @@ def _files(part: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _report(
-    index: JoinedIndex, found: FoundSamples, old: dict[str, PartIndex], done: Sequence[Rewritten], versions: list[int]
+    index: JoinedIndex,
+    found: FoundSamples,
+    old: dict[str, PartIndex],
+    done: Sequence[Rewritten],
+    versions: list[int],
+    dictionary: bytes | None,
 ) -> dict[str, Any]:
     new = {str(each.old.id): each.part for each in done}
     samples, files = [], []
@@ -349,6 +429,15 @@ def _report(
         files += _files(part.location.local, part.part.name)
     linked = sum(each["other_names"] > 0 for each in files)
     remains = [_other_names(linked)] if linked else []
+    if stopped := unfinished(index.folder):
+        names = ", ".join(f"{STAGING}/{path.name}" for path in stopped)
+        remains.append(f"conversions of new data that were stopped: if their source has the samples, remove {names}")
+    if empty := _without_samples(index, found.indices, old):
+        remains.append(f"names of classes that have no sample any more, in every chunk: {', '.join(empty)}")
+    kept = [(each.staged, part_name(each.part)) for each in done if each.part is not None and not len(each.left_out)]
+    kept += [(p.location.local, p.part.name) for p in index.parts if str(p.part.id) not in new]
+    if beside := [f"{name}/{file}" for place, name in kept for file in companions_in(place)]:
+        remains.append(f"other files of the sources of segments that had none of the samples: {', '.join(beside)}")
     return {
         "collection": str(index.folder),
         "id": index.version.collection,
@@ -361,9 +450,43 @@ def _report(
             file for each in done if each.part is not None for file in _files(each.staged, part_name(each.part))
         ],
         "versions_removed": versions,
+        "checked": _checked(index, old, dictionary),
         "same_bytes_elsewhere": _alike(index, found.indices, checksums),
         "remains_with_you": [*remains, *REMAINS],
     }
+
+
+def _checked(index: JoinedIndex, old: Mapping[str, PartIndex], dictionary: bytes | None) -> dict[str, str]:
+    """Return for each place in a collection that may hold bytes of a sample what was done about it."""
+    if dictionary is None:
+        told = "the collection has none"
+    elif dictionary:
+        told = f"{len(dictionary):,} bytes, trained again on samples that remain; all segments are compressed with it"
+    else:
+        told = "removed: too few samples remain to train one"
+    return {
+        "samples": f"{counted(len(old), 'segment')} of all versions held them, or their texts, and are destroyed",
+        "dictionary": told,
+        "columns": f"{counted(len(index.version.overlays), 'column')}: the samples have no value any more",
+        "noticed": "counts and examples of the rewritten segments come from the samples that they still hold",
+        "companions": "extras.zip and skipped.tsv of the segments that held them are destroyed",
+        "staging": f"{counted(len(unfinished(index.folder)), 'stopped conversion')}",
+    }
+
+
+def _without_samples(index: JoinedIndex, indices: NDArray[np.int64], old: Mapping[str, PartIndex]) -> list[str]:
+    """Return the names of classes of the samples of which no other sample is left. Headers keep them."""
+    header, others = index.manifest.header, np.ones(index.samples, np.bool_)
+    others[np.union1d(indices, index.deleted)] = False
+    classes = {**header.field_classes, **({} if header.classes is None else {"label": header.classes})}
+    found = []
+    for field, names in classes.items():
+        values = [np.empty(0, np.int64)]
+        for part in old.values():
+            values.append(part.column(field, "int")[held_in(part, indices) - part.part.first])
+        gone = np.setdiff1d(np.concatenate(values), index.column(field)[others])
+        found += [printable(names[each]) for each in gone.tolist() if 0 <= each < len(names)]
+    return found
 
 
 def _other_names(files: int) -> str:

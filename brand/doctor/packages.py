@@ -46,6 +46,8 @@ class CheckResult:
     """Duration of a step of the self-test; None for all other checks."""
 
 
+NO_TEMPORARY: Final = "set TMPDIR to a folder that can be written, such as a tmpfs or an emptyDir"
+"""The next step if this process can write to no folder of temporary files."""
 DISTRIBUTION: Final = "brand-data"
 _PART: Final = "installed"
 PURPOSES: Final = {
@@ -146,7 +148,9 @@ def _of_extra(
     if broken:
         first = broken[0]
         told = f"{first.name} {versions[first.name]} is installed but cannot be imported: {faults[first.name]}"
-        return CheckResult(_PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
+        install = f"pip install --force-reinstall '{_spec(first)}'"
+        cure = NO_TEMPORARY if "temporary directory" in faults[first.name] else install
+        return CheckResult(_PART, name, "problem", told, cure)
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
         wanted = " ".join(f"'{_spec(each)}'" for each in old)

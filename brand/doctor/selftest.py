@@ -7,6 +7,7 @@ line: its name, its seconds, and its fault or the missing package, if any. It en
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from brand.chunker import pack
-from brand.doctor.packages import CheckResult
+from brand.doctor.packages import NO_TEMPORARY, CheckResult
+from brand.doctor.system import temporary_folder
 from brand.errors import BrandError, MissingExtraError, counted
 from brand.pythonchild import child_command
 from brand.storage.dataset.dataset import StoredDataSet
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _PART: Final = "self-test"
 SAMPLES: Final = 2000
 BATCH: Final = 50
-STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume", "statistics")
+STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume", "statistics", "DataLoader")
 _CHUNK: Final = 32
 _SEED: Final = 1
 LIMIT_S: Final = 120.0
@@ -47,6 +49,9 @@ OnStep = Callable[[int, int], None]
 
 def run_selftest(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResult]:
     """Run the steps of the self-test, up to the first that fails."""
+    if not temporary_folder():
+        told = "there is no folder for a small data set, so nothing was tried"
+        return [CheckResult(_PART, STEPS[0], "missing", told, NO_TEMPORARY)]
     with tempfile.TemporaryDirectory(prefix="brand-doctor-", ignore_cleanup_errors=True) as folder:
         return list(judge(*_run(folder, on_step, limit_s)))
 
@@ -104,7 +109,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         trial = _Trial(folder / "trial.brand")
-        steps = (trial.pack, trial.exact, trial.load, trial.epoch, trial.resume, trial.statistics)
+        steps = (trial.pack, trial.exact, trial.load, trial.epoch, trial.resume, trial.statistics, trial.workers)
         for name, step in zip(STEPS, steps, strict=True):
             told = {"step": name, **_taken(step)}
             out.write(json.dumps(told) + "\n")
@@ -183,7 +188,20 @@ class _Trial:
     def statistics(self) -> None:
         """Ask the data server for its statistics, as a training does that logs them."""
         found = json.loads(json.dumps(self._loader.dataset.stats()))
-        _check(found.get("samples", 0) >= 0, "the statistics do not say how many samples were delivered")
+        _check(found.get("fetched", 0) >= SAMPLES, "the statistics do not say how many samples were delivered")
+
+    def workers(self) -> None:
+        """Fetch an epoch in worker processes of a `DataLoader`. Brand works without them."""
+        data_loader = importlib.import_module("torch.utils.data").DataLoader
+        self._loader.set_epoch(0)
+        found: list[int] = []
+        try:
+            for numbers, _ in data_loader(self._loader.dataset, BATCH, sampler=self._loader.sampler, num_workers=2):
+                found += numbers.tolist()
+        except (OSError, RuntimeError) as error:
+            what = str(error).partition("\n")[0].replace(": ", " - ")
+            raise MissingExtraError(f"workers of a DataLoader end here ({what}): use BrandLoader") from None
+        _check(sorted(found) == list(range(SAMPLES)), "workers of a DataLoader did not deliver each sample once")
 
 
 def _bytes(index: int) -> bytes:

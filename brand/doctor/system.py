@@ -2,8 +2,8 @@
 
 Each feature is tried, because a sandbox may forbid features that its kernel has.
 
-processes       the data server is notified when a training ends (pidfd_open, Linux 5.3)
-shared memory   samples are in an anonymous file that no other process can change (memfd, seals)
+processes       the data server is notified when a training ends (pidfd_open); without it, it looks every second
+shared memory   samples are in an anonymous file that no other process can change (memfd, seals), or in a removed file
 sockets         the server passes this file to clients (abstract Unix sockets, SCM_RIGHTS)
 page cache      clients copy samples that it holds already (mincore, RWF_NOWAIT); without it reads are slower
 compiled        loops over samples (brand.native); without them small samples are slower
@@ -23,10 +23,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from brand.doctor.packages import CheckResult
+from brand.anonymous import FUTURE_WRITE, SHARED_FILES
+from brand.doctor.packages import NO_TEMPORARY, CheckResult
 from brand.errors import BrandError, counted, size
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
@@ -45,9 +48,7 @@ LEAST_FILES: Final = 256
 MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """Longest TMPDIR, in bytes, under which PyTorch's workers can make their sockets."""
 _NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
-_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
-_SHARED_FILES: Final = "/dev/shm"
 LEAST_SHARED: Final = 1 << 30
 """Size of `/dev/shm` from which on the workers of a DataLoader use it, as in `brand.torch.data.shared_batches`."""
 
@@ -60,7 +61,7 @@ def check_system() -> Iterator[CheckResult]:
     if sys.platform == "linux":
         yield _shared_memory()
         yield _sockets()
-        with tempfile.TemporaryFile() as file:
+        with suppress(FileNotFoundError), tempfile.TemporaryFile() as file:  # `judge_temporary` reports it
             file.write(bytes(_BYTES))
             file.flush()
             yield page_cache(_SYSTEM, file.fileno(), _BYTES)
@@ -90,7 +91,8 @@ def _kernel() -> CheckResult:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return result("problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
+        told = f"{named}: pidfd_open is refused ({error.strerror}), so the data server looks every second who has ended"
+        return result("missing", told)
     return result("ok", named)
 
 
@@ -99,12 +101,17 @@ def _shared_memory() -> CheckResult:
     try:
         arena = Arena(2, 4096)
     except OSError as error:
-        return result("problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
+        return result("problem", error.strerror or str(error), f"allow memfd_create, or mount {SHARED_FILES}")
+    seals = 0
     try:
-        sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & _FUTURE_WRITE
+        with suppress(OSError):  # a file that cannot be sealed
+            seals = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS)
     finally:
         arena.close()
-    if not sealed:
+    if not seals & fcntl.F_SEAL_SHRINK:
+        told = f"memfd_create is refused, so memory= is reserved at once, as a file in {SHARED_FILES} or TMPDIR"
+        return result("missing", told, "allow memfd_create in this sandbox")
+    if not seals & FUTURE_WRITE:
         return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
     return result("ok", "anonymous and sealed (memfd)")
 
@@ -120,24 +127,21 @@ def _sockets() -> CheckResult:
 
 
 def _hand_over() -> None:
-    """Pass an anonymous file from one socket to another, as a server does. Raises OSError."""
+    """Pass an open file from one socket to another, as a server does. Raises OSError."""
     address = f"\0brand-doctor-{secrets.token_hex(8)}"
-    descriptor = os.memfd_create("brand-doctor", os.MFD_CLOEXEC)
-    with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
-        file.write(b"brand")
-        file.flush()
+    with open(os.devnull, "rb") as file, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(1)
         with socket.socket(socket.AF_UNIX) as sender:
             sender.connect(address)
             receiver, _ = listener.accept()
             with receiver:
-                socket.send_fds(sender, [b"1"], [descriptor])
+                socket.send_fds(sender, [b"1"], [file.fileno()])
                 _, received, _, _ = socket.recv_fds(receiver, 1, 1)
     if not received:
         raise OSError(0, "the descriptor did not arrive")
     try:
-        if os.pread(received[0], 5, 0) != b"brand":
+        if os.fstat(received[0]).st_rdev != Path(os.devnull).stat().st_rdev:
             raise OSError(0, "another file arrived")
     finally:
         os.close(received[0])
@@ -168,13 +172,13 @@ def check_limits() -> Iterator[CheckResult]:
     yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield judge_storage(read_limits())
     yield _cache_folder()
-    yield judge_temporary(tempfile.gettempdir())
+    yield judge_temporary(temporary_folder())
 
 
 def shared_bytes() -> int:
     """Return the size of `/dev/shm` in bytes; 0 if there is none."""
     try:
-        facts = os.statvfs(_SHARED_FILES)
+        facts = os.statvfs(SHARED_FILES)
     except OSError:
         return 0
     return facts.f_blocks * facts.f_frsize
@@ -188,7 +192,7 @@ def judge_shared_files(there: int) -> CheckResult:
             f"{size(there)}, so workers of a DataLoader send batches of a BrandDataset through memory of their own; "
             "with a collate_fn of your own they need more: use BrandLoader, or docker run --shm-size=8g"
         )
-    return CheckResult(_LIMITS, _SHARED_FILES, "ok", told)
+    return CheckResult(_LIMITS, SHARED_FILES, "ok", told)
 
 
 def judge_memory(free: int, group: int | None) -> CheckResult:
@@ -232,8 +236,19 @@ def judge_storage(limits: list[str]) -> CheckResult:
     return CheckResult(_LIMITS, "storage", "ok", "no control group limits reads")
 
 
+def temporary_folder() -> str:
+    """Return the folder of temporary files; empty if this process can write to none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return ""
+
+
 def judge_temporary(folder: str) -> CheckResult:
     """Judge the folder of temporary files, in which workers of a DataLoader make sockets."""
+    if not folder:
+        told = "this process can write to no folder of temporary files, without which PyTorch cannot be imported"
+        return CheckResult(_LIMITS, "TMPDIR", "problem", told, NO_TEMPORARY)
     length = len(os.fsencode(folder))
     if length > MOST_TEMPORARY:
         told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"

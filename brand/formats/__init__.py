@@ -12,6 +12,7 @@ index         the .npy files that follow from the tables
 version       the versions of a collection
 arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
+locks         one process at a time holds a file
 heads         properties of an image that its head tells
 noticed       facts with counts that a conversion noticed
 endings       which `brand convert` command reads files with these names, for hints

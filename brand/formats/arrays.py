@@ -14,10 +14,14 @@ although the kernel may reclaim the page at any time. `gather` and `scatter` tou
 from __future__ import annotations
 
 import ctypes
+import errno
+import logging
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,6 +29,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.anonymous import anonymous_file
 from brand.errors import TruncatedError, UnreadableError
 from brand.forks import after_in_child
 from brand.formats.publish import remedy_for
@@ -35,6 +40,9 @@ _PIECES: Final = 1024
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as pwritev(2) takes it."""
 
+NO_MAPS: Final = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Error numbers of mmap(2) on a file system that maps no files: some of FUSE, 9P, and network drives."""
+_log: Final = logging.getLogger("brand")
 WINDOW_BYTES: Final = 48 << 20
 """Bytes of a mapped array that are touched before they are released."""
 _DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
@@ -44,16 +52,30 @@ Indices = NDArray[np.integer[Any]]
 class ArrayFile:
     """An array of `length` elements that begins at byte `start` of an open file.
 
-    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. Errors name `path`, and
-    advise with `hint` how to repair a damaged file. Raises OSError or ValueError if the file cannot be mapped.
+    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. If its file system maps
+    no files, the array is read into memory. Errors name `path`, and advise with `hint` how to repair a damaged file.
+    Raises OSError or ValueError if the file cannot be mapped for another reason, and `FormatError`.
     """
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
         self._file = -1  # for `__del__`, if the next line fails
         self._file = os.dup(file)
-        self._mapping = mmap.mmap(self._file, start + length * dtype.itemsize, prot=mmap.PROT_READ)
-        self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data + start
+        try:
+            mapping = mmap.mmap(self._file, start + self.nbytes, prot=mmap.PROT_READ)
+            self._memory = np.frombuffer(mapping, np.uint8)[start:]
+        except OSError as error:
+            if error.errno not in NO_MAPS:
+                raise
+            self._memory = np.empty(self.nbytes, np.uint8)
+            self._fill(self._memory, 0)
+            _log.info("%s is read into memory (%d bytes): its file system cannot map files (mmap)", path, self.nbytes)
+        self._address = self._memory.ctypes.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._length * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self._length
@@ -83,7 +105,7 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        landing = _thread_landing.get() if hasattr(os, "memfd_create") else None
+        landing = _thread_landing.get()
         if landing is not None and landing.copy_all(self._address, wanted, size, memory):
             return found
         for first in range(0, len(wanted), _PIECES):
@@ -121,7 +143,7 @@ class _Landing:
     _file = -1
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("brand-index", os.MFD_CLOEXEC)
+        self._file = anonymous_file("brand-index")
         self._memory = np.empty(0, np.uint8)
         self._vector = np.empty(_PIECES, _IOVEC)
 
@@ -131,16 +153,19 @@ class _Landing:
 
     def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
         """Copy any number of elements like `copy`, in one call of the core. Return False also without the core."""
-        if CORE is None:
+        if CORE is None or not self._reserve(size):
             return False
-        self._reserve(size)
         addresses = numbers * np.uint64(size) + np.uint64(address)
         copied: bool = CORE.copy_mapped(self._file, self._memory, addresses, np.full(len(numbers), size), out)
         return copied
 
     def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
-        """Copy elements of `size` bytes of the array at `address`. Return False if one of its pages is missing."""
-        self._reserve(size)
+        """Copy elements of `size` bytes of the array at `address`. Return False if one of its pages is missing.
+
+        Also if this process has no descriptor left for the memory.
+        """
+        if not self._reserve(size):
+            return False
         vector = self._vector[: len(numbers)]
         np.multiply(numbers, np.uint64(size), out=vector["base"])
         vector["base"] += np.uint64(address)
@@ -150,10 +175,14 @@ class _Landing:
         out[:] = self._memory[: len(out)]
         return True
 
-    def _reserve(self, size: int) -> None:
+    def _reserve(self, size: int) -> bool:
         if len(self._memory) < _PIECES * size:
-            os.ftruncate(self._file, _PIECES * size)
-            self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
+            try:
+                os.ftruncate(self._file, _PIECES * size)
+                self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
+            except OSError:
+                return False
+        return True
 
 
 @cache
@@ -167,9 +196,11 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
 class _ThreadLanding(threading.local):
     _landing: _Landing | None = None
 
-    def get(self) -> _Landing:
-        if self._landing is None:
-            self._landing = _Landing()
+    def get(self) -> _Landing | None:
+        """Return the memory; None if this process can have none: not Linux, a sandbox, or no descriptor left."""
+        if self._landing is None and sys.platform == "linux":
+            with suppress(OSError):
+                self._landing = _Landing()
         return self._landing
 
 

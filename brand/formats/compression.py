@@ -190,7 +190,7 @@ def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Com
     worth = WORTH if mode == "auto" else 1.0
     # Judged on records that the dictionary was not trained on, which would flatter it.
     learn, judge = probe[::2], probe[1::2] or probe
-    dictionary = _train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
+    dictionary = train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
     candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in dict.fromkeys((b"", dictionary))]
     total = raw / len(probe) * samples
 
@@ -222,7 +222,8 @@ def _segments(records: Records) -> zstandard.BufferWithSegments:
     return zstandard.BufferWithSegments(records.memory.data, segments)
 
 
-def _train(records: Sequence[bytes]) -> bytes:
+def train(records: Sequence[bytes]) -> bytes:
+    """Return a dictionary for samples like these. It holds pieces of them. It is empty if they are too few."""
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
     except zstandard.ZstdError:  # too few or too uniform samples to train a dictionary

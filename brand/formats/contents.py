@@ -21,7 +21,7 @@ from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
 from brand.formats.noticed import Counts, added, has_media, look
-from brand.formats.record import RecordDecoder, Records, fixed_columns, fixed_dtype
+from brand.formats.record import RecordDecoder, Records, column_dtype, fixed_dtype, stored_columns
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -60,24 +60,33 @@ def read_records(file: BinaryIO, front: ChunkFront, path: str | Path) -> Iterato
 
 
 def read_facts(file: BinaryIO, front: ChunkFront, path: str | Path) -> tuple[NDArray[np.void], Counts]:
-    """Return the fixed fields of all samples of a chunk, one structured row each, and the counts of `look`.
+    """Return the columns of all samples of a chunk, one structured row each, and the counts of `look`.
 
     Raises the `FormatError` of the first damaged sample.
     """
     schema = front.header.schema
     size = fixed_dtype(schema).itemsize
-    heads, counts = [], list[Counts]()
+    heads, counts, with_lists = [], list[Counts](), schema.columns != schema.fixed
     for row, record in read_records(file, front, path):
         if isinstance(record, FormatError):
             raise record
         if len(record) < size:
             what = f"a record of {len(record)} bytes is too short for {size} bytes of numbers"
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=int(row["index"]))
-        heads.append(bytes(record[:size]))
+        if with_lists:
+            try:
+                heads.append(stored_columns(schema, Records.of([record])).tobytes())
+            except ValueError as error:
+                raise DecodeError(
+                    str(error), path=path, chunk=front.preamble.number, sample=int(row["index"])
+                ) from error
+        else:
+            heads.append(bytes(record[:size]))
         if has_media(schema):
             with suppress(ValueError):  # `brand verify` reports a record that does not fit its schema
                 counts.append(look(schema, Records.of([record]), row["index"][None]))
-    return fixed_columns(schema, Records.of(heads)), added(*counts)
+    columns = np.frombuffer(b"".join(heads), column_dtype(schema)) if schema.columns else np.empty(len(heads), [])
+    return columns, added(*counts)
 
 
 def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:

@@ -93,6 +93,11 @@ class Schema:
         """(name, codec) of the fields of variable size."""
         return tuple(f for f in self.fields if f[1] not in FIXED)
 
+    @cached_property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """(name, codec of the values) of the columns: the fixed fields, and of each list its number of elements."""
+        return (*self.fixed, *((name, "int") for name, codec in self.variable if codec in ELEMENTS))
+
     def codec(self, name: str) -> str:
         """Return the codec of a field. Raises `SchemaError` for an unknown name."""
         for field_name, codec in self.fields:
@@ -147,7 +152,7 @@ class Header:
     decode: Mapping[str, DecodeDefault] = field(default_factory=dict)
     """Field -> how its images are decoded; fields that are decoded as usual are left out."""
     field_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the values of other fields than `label`, by field."""
+    """Names of the values of other fields than an `int` field `label`, by field; of numbers in JSON by their path."""
 
     @property
     def chunks(self) -> int:
@@ -162,6 +167,12 @@ class Header:
 
     def chunk_samples(self, number: int) -> int:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
+
+    def _may_have_names(self, place: str) -> bool:
+        """Whether a key of `field_classes` is a field that is no number `label`, or a path inside a `json` field."""
+        field, dot, _ = place.partition(".")
+        codec = dict(self.schema.fields).get(field)
+        return codec == "json" if dot else codec is not None and (field, codec) != ("label", "int")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that is written."""
@@ -202,7 +213,7 @@ class Header:
             raise LayoutError(f"the header is malformed: {error!r}", path=path) from error
         if header.compression not in ("none", "zstd"):
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
-        if not set(header.field_classes) <= set(header.schema.names) - {"label"}:
+        if not all(header._may_have_names(name) for name in header.field_classes):
             raise LayoutError("the header names classes of a field that is not in the schema", path=path)
         file_field = header.source.get("file_field")
         if file_field is not None and (file_field, file_field) not in header.schema.fields:

@@ -59,7 +59,7 @@ def place_dtype(samples: int) -> np.dtype[Any]:
 def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
     """Return (dtype, length) of each file of the index."""
     columns = {
-        column_name(n): (np.dtype("<i8" if c == "int" else "<f8"), header.samples) for n, c in header.schema.fixed
+        column_name(n): (np.dtype("<i8" if c == "int" else "<f8"), header.samples) for n, c in header.schema.columns
     }
     return {
         SAMPLES_NAME: (ROW, header.samples),
@@ -92,7 +92,7 @@ class IndexBuilder:
     def add(
         self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void], counts: Counts
     ) -> None:
-        """Add one chunk's table, its fixed fields (one structured row a sample, in storage order), and its counts.
+        """Add one chunk's table, its columns (one structured row a sample, in storage order), and its counts.
 
         Raises `LayoutError` if a sample has two places.
         """
@@ -110,7 +110,7 @@ class IndexBuilder:
         self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
         self._arrays[CHUNKS_NAME][number] = (file_size, checksum)
-        for name, _ in self.header.schema.fixed:
+        for name, _ in self.header.schema.columns:
             scatter(self._arrays[column_name(name)], indices, columns[name])
         self.samples += len(rows)
         self.stored_bytes += int(rows["size"].sum(dtype=np.uint64))

@@ -207,7 +207,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
 
 def index_names(header: Header) -> tuple[str, ...]:
     """Return the names of the index files and columns that belong to a data set."""
-    return (SAMPLES_NAME, PLACE_NAME, CHUNKS_NAME, *(column_name(name) for name, _ in header.schema.fixed))
+    return (SAMPLES_NAME, PLACE_NAME, CHUNKS_NAME, *(column_name(name) for name, _ in header.schema.columns))
 
 
 def _why_not(folder: Path) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from brand.errors import BrandError, MissingExtraError, cause_of
 from brand.formats.audio import decode_audio, duration
@@ -133,6 +134,29 @@ def load_plugin(module: str) -> None:
     for name in dir(plugin):
         if re.fullmatch("register_[a-z0-9]+_opener", name):
             getattr(plugin, name)()
+
+
+def registered_plugins() -> tuple[str, ...]:
+    """Return the modules of the plug-ins of Pillow that this process has registered; none if Pillow is not imported."""
+    opened = getattr(sys.modules.get("PIL.Image"), "OPEN", {})
+    modules = dict.fromkeys(getattr(factory, "__module__", "") for factory, _ in opened.values())
+    return tuple(
+        name for name in modules if name not in ("", "__main__", "__mp_main__") and not name.startswith("PIL.")
+    )
+
+
+class PillowPlugins:
+    """The plug-ins of Pillow: another process that unpickles the object registers those of the process that pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_plugins, (registered_plugins(),)
+
+
+def _with_plugins(modules: Iterable[str]) -> PillowPlugins:
+    for module in modules:
+        with suppress(MissingExtraError):  # then the error of the first such image names it
+            load_plugin(module)
+    return PillowPlugins()
 
 
 def _missing_plugin(data: Buffer) -> str:

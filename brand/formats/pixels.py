@@ -12,6 +12,7 @@ image of a process whose values do not fit 8 bits is told in the log.
 from __future__ import annotations
 
 import logging
+import mmap
 import re
 import sys
 from collections.abc import Callable
@@ -229,10 +230,12 @@ def _tell_clipped(image: Image.Image) -> None:
 
 
 class Clipped:
-    """Tells once in a process that an image does not fit 8 bits."""
+    """Tells once in a process, and in those that are forked from it, that an image does not fit 8 bits."""
 
     def __init__(self) -> None:
-        self._told = self._raises = False
+        self._told = mmap.mmap(-1, 1)
+        """Whether it was told: a byte that the workers of a DataLoader share."""
+        self._raises = False
 
     def raise_first(self) -> None:
         """Raise a ValueError in place of the first message, so that the client of a decode worker tells its user."""
@@ -240,9 +243,9 @@ class Clipped:
 
     def tell(self, what: str) -> None:
         """Log that an image `what`, unless one was told."""
-        if self._told:
+        if self._told[0]:
             return
-        self._told = True
+        self._told[0] = 1
         told = f"an image {what}: decode={{FIELD: DecodeImage(mode='unchanged')}} keeps its values"
         if self._raises:
             raise ValueError(told)

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -25,6 +26,7 @@ _REASONS: Final = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "operation not permitted",
+    errno.ENODEV: "its file system cannot map files (mmap), or the device is gone: write to another file system",
     errno.EIO: "the device reports an input/output error",
     errno.EMFILE: "too many open files (see `ulimit -n`)",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
@@ -108,10 +110,11 @@ def publish_file(temporary: Path, final: Path) -> None:
     temporary.replace(final)
 
 
-def publish_bytes(final: Path, data: bytes) -> None:
-    """Write a small file whole or not at all."""
+def publish_bytes(final: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a small file whole or not at all. `mode`: its permissions, less those of the umask."""
     temporary = final.with_name(f".{final.name}.tmp")
-    temporary.write_bytes(data)
+    with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
+        file.write(data)
     publish_file(temporary, final)
     sync_folder(final.parent)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, repeat
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
-from brand.formats.header import FIXED, Schema
+from brand.formats.header import ELEMENTS, FIXED, Schema
 from brand.formats.values import (
     DECODERS,
     LARGE,
@@ -39,6 +39,9 @@ from brand.printable import printable
 
 SMALL: Final = 4096
 """Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
+
+COUNT_BYTES: Final = 4
+"""Bytes of the number of elements at the front of a list."""
 
 _Piece = TypeVar("_Piece", str, Buffer)
 
@@ -375,7 +378,41 @@ def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
 
 def fixed_dtype(schema: Schema) -> np.dtype[np.void]:
     """Return the structured dtype of the fixed fields at the front of a record."""
-    return np.dtype([(n, "<i8" if c == "int" else "<f8") for n, c in schema.fixed])
+    return _dtype_of(schema.fixed)
+
+
+def stored_columns(schema: Schema, records: Records) -> NDArray[np.void]:
+    """Return the columns of many records: the fixed fields, and of each list its number of elements.
+
+    Raises ValueError if a record or a list is too short.
+    """
+    fixed = fixed_columns(schema, records)
+    if schema.columns == schema.fixed:
+        return fixed
+    found = np.empty(len(records), column_dtype(schema))
+    for name, _ in schema.fixed:
+        found[name] = fixed[name]
+    for name, _ in schema.columns[len(schema.fixed) :]:
+        found[name] = _counts_of(ELEMENTS[schema.codec(name)], payloads(schema, records, name))
+    return found
+
+
+def _counts_of(codec: str, lists: Records) -> NDArray[np.int64]:
+    """Return the number of elements of each payload of a list."""
+    if codec in FIXED:
+        return lists.sizes // 8
+    if len(lists) and int(lists.sizes.min()) < COUNT_BYTES:
+        raise ValueError(f"a list of {int(lists.sizes.min())} bytes is too short for its number of elements")
+    return windows(lists.memory, COUNT_BYTES)[lists.starts].view("<u4").astype(np.int64)
+
+
+def column_dtype(schema: Schema) -> np.dtype[np.void]:
+    """Return the structured dtype of the columns of a record."""
+    return _dtype_of(schema.columns)
+
+
+def _dtype_of(columns: Iterable[tuple[str, str]]) -> np.dtype[np.void]:
+    return np.dtype([(name, "<i8" if codec == "int" else "<f8") for name, codec in columns])
 
 
 def _head_dtype(schema: Schema) -> np.dtype[np.void]:

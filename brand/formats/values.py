@@ -80,13 +80,16 @@ def encode_str(value: Any) -> bytes:
     return value.encode()
 
 
-def encode_bytes(value: Any) -> bytes:
+def encode_bytes(value: Any) -> Buffer:
+    """Return the bytes of a value; those of a large view of memory without a copy."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, found {type(value).__name__}")
+    if isinstance(value, memoryview) and value.nbytes >= LARGE and value.c_contiguous and value.format in ("B", "b"):
+        return value.cast("B")
     return bytes(value)
 
 
-def encode_image(value: Any) -> bytes:
+def encode_image(value: Any) -> Buffer:
     """Return the bytes of a file unchanged; for a Pillow image, those of its file or a PNG."""
     return value if isinstance(value, bytes) else file_of(value) if is_picture(value) else encode_bytes(value)
 
@@ -217,7 +220,7 @@ def _encode_numbers(convert: Callable[[Any], float], dtype: str, value: Any) -> 
 
 def _encode_list(codec: str, value: Any) -> bytes:
     """Return the number of elements, their sizes and their payloads. Errors name the element at fault."""
-    encode, payloads = ENCODERS[codec], list[bytes]()
+    encode, payloads = ENCODERS[codec], list[Buffer]()
     for position, item in enumerate(_items(value)):
         try:
             payloads.append(encode(item))
@@ -256,7 +259,7 @@ def _decode_list(codec: str, payload: Buffer) -> FieldList:
     return found
 
 
-ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
+ENCODERS: Final[dict[str, Callable[[Any], Buffer]]] = {
     "str": encode_str,
     "bytes": encode_bytes,
     "json": encode_json,

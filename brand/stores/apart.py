@@ -20,9 +20,11 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import start_helper
@@ -32,6 +34,9 @@ from brand.stores.url import parse_url
 
 _SIZE: Final = struct.Struct("<I")
 _END_S: Final = 10.0
+_PAGE: Final = 10_000
+"""Entries of a part of an answer."""
+Result = TypeVar("Result")
 
 _Line = io.BufferedRWPair
 
@@ -73,6 +78,10 @@ class StoreProcess:
     def read(self, name: str, most: int) -> bytes:
         return self._ask({"do": "read", "name": name, "most": most})
 
+    def fetch(self, name: str, most: int) -> tuple[bytes, str]:
+        mark, _, data = self._ask({"do": "fetch", "name": name, "most": most}).partition(b"\n")
+        return data, mark.decode()
+
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         """See `Store`. The range is returned as one piece."""
         yield memoryview(self._ask({"do": "pieces", "name": name, "offset": offset, "size": size}))
@@ -87,28 +96,44 @@ class StoreProcess:
             self._ask({"do": "write", "name": name, "new": new, "path": os.path.abspath(data)})
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        yield from (Entry(*each) for each in json.loads(self._ask({"do": "entries", "folder": folder})))
+        for page in self._answers({"do": "entries", "folder": folder}):
+            yield from (Entry(*each) for each in json.loads(page))
 
     def entry(self, name: str) -> Entry:
         return Entry(*json.loads(self._ask({"do": "entry", "name": name})))
 
     def _ask(self, question: dict[str, Any], data: bytes = b"") -> bytes:
-        line = self._idle.get()
+        return b"".join(self._answers(question, data))
+
+    def _answers(self, question: dict[str, Any], data: bytes = b"") -> Iterator[bytes]:
+        """Ask, and yield the answer: all but the last part of it have `more` in their heads."""
+        line, more = self._idle.get(), False
         try:
-            _send(line, question, data)
-            answer, found = _receive(line)
+            self._on(partial(_send, line, question, data))
+            more = True
+            while more:
+                answer, found = self._on(partial(_receive, line))
+                more = "more" in answer
+                if "refused" in answer:
+                    raise OSError(*answer["refused"])
+                error = unpack_error(answer)
+                if error is not None:
+                    raise error
+                yield found
+        except GeneratorExit:
+            while more:
+                more = "more" in self._on(partial(_receive, line))[0]
+            raise
+        finally:
+            self._idle.put(line)
+
+    def _on(self, act: Callable[[], Result]) -> Result:
+        try:
+            return act()
         except (OSError, EOFError):
             raise StorageError(
                 f"{self.url}: the process that accesses it has ended; run the same command again"
             ) from None
-        finally:
-            self._idle.put(line)
-        if "refused" in answer:
-            raise OSError(*answer["refused"])
-        error = unpack_error(answer)
-        if error is not None:
-            raise error
-        return found
 
 
 def main() -> None:
@@ -136,6 +161,10 @@ def _serve(store: Store | BrandError, line: _Line) -> None:
                 _send(line, pack_error(store))
                 continue
             try:
+                if question["do"] == "entries":
+                    entries = store.entries(question["folder"])
+                    while page := list(islice(entries, _PAGE)):
+                        _send(line, {"more": True}, json.dumps(page).encode())
                 answer = _answer(store, question, data)
             except OSError as error:
                 _send(line, {"refused": [error.errno, error.strerror, error.filename]})
@@ -147,14 +176,17 @@ def _answer(store: Store, question: dict[str, Any], data: bytes) -> bytes:
     match question:
         case {"do": "read", "name": name, "most": most}:
             return store.read(name, most)
+        case {"do": "fetch", "name": name, "most": most}:
+            contents, mark = store.fetch(name, most)
+            return mark.encode() + b"\n" + contents
         case {"do": "pieces", "name": name, "offset": offset, "size": size}:
             return b"".join(store.pieces(name, offset, size))
         case {"do": "write", "name": name, "new": new, "path": path}:
             store.write(name, Path(path), new=new)
         case {"do": "write", "name": name, "new": new}:
             store.write(name, data, new=new)
-        case {"do": "entries", "folder": folder}:
-            return json.dumps(list(store.entries(folder))).encode()
+        case {"do": "entries"}:
+            return b"[]"  # the end of the pages
         case {"do": "entry", "name": name}:
             return json.dumps(store.entry(name)).encode()
     return b""

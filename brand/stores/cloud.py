@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -38,6 +39,10 @@ _MOST_LATE: Final = 8
 """Maximum number of these that may exceed the short timeout."""
 _PAUSE: Final = 1000
 """Number of ranges that are then requested with the long timeout."""
+_CUT_BODY: Final = "request or response body error"
+"""Part of the message of obstore if a connection ended within a body."""
+_CUT_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Seconds before each repetition of a request whose error had a cut body."""
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
 """Errors after which an eager range is requested again with the long timeout."""
 _CONNECT_S: Final = 10.0
@@ -168,17 +173,34 @@ class CloudStore(Reprs, shows="url _versions"):
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
+        return self._whole(self._client, name, most)[0]
+
+    def fetch(self, name: str, most: int) -> tuple[bytes, str]:
+        if self._eagerness.next():
+            late = False
+            try:
+                return self._whole(self._eager, name, most)
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    raise
+                late = True
+            finally:
+                self._eagerness.note(late=late)
+        return self._whole(self._client, name, most)
+
+    def _whole(self, client: Any, name: str, most: int) -> tuple[bytes, str]:
+        """Return an object and its ETag."""
         parts, size = [], 0
         with self._asking(name):
-            self.traffic.asked()
-            result = self._client.get(self.url.key(name))
+            result = self._get(client, name, {})
             for part in result.stream(min_chunk_size=_PIECE):
                 self.traffic.came(len(part))
                 size += len(part)
                 if size > most:
                     raise too_long(self.url.child(name), most)
                 parts.append(bytes(part))
-        return b"".join(parts)
+            mark = result.meta.get("e_tag") or ""
+        return b"".join(parts), mark
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         done = 0
@@ -205,8 +227,7 @@ class CloudStore(Reprs, shows="url _versions"):
             options["if_match"] = known
         done = 0
         with self._asking(name):
-            self.traffic.asked()
-            result = client.get(self.url.key(name), options=options)
+            result = self._get(client, name, options)
             self._sizes[name] = int(result.meta["size"])
             self._check_version(name, result.meta.get("e_tag"))
             for part in result.stream(min_chunk_size=_PIECE):
@@ -217,6 +238,22 @@ class CloudStore(Reprs, shows="url _versions"):
                 yield memoryview(part)
         if done < size:
             raise too_short(self.url.child(name), offset, size, done)
+
+    def _get(self, client: Any, name: str, options: dict[str, Any]) -> Any:
+        """Send a request until its answer is whole.
+
+        obstore repeats a request whose body is cut, but not if it is the body of an error: a 404 that is cut would be
+        neither an answer nor repeated.
+        """
+        for pause_s in (*_CUT_PAUSES_S, None):
+            self.traffic.asked()
+            try:
+                return client.get(self.url.key(name), options=options)
+            except Exception as error:
+                if pause_s is None or _CUT_BODY not in str(error):
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
 
     def size(self, name: str) -> int | None:
         return self._sizes.get(name)

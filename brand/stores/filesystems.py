@@ -46,6 +46,10 @@ class FileSystemStore(Reprs, shows="url"):
             raise too_long(self.url.child(name), most)
         return data
 
+    def fetch(self, name: str, most: int) -> tuple[bytes, str]:
+        """See `Store`. These libraries report no mark with the contents."""
+        return self.read(name, most), ""
+
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         for start in range(offset, offset + size, _PIECE):
             end = min(start + _PIECE, offset + size)

@@ -83,6 +83,9 @@ class Store(Protocol):
     def read(self, name: str, most: int) -> bytes:
         """Return a whole object of at most `most` bytes."""
 
+    def fetch(self, name: str, most: int) -> tuple[bytes, str]:
+        """Return a whole object of at most `most` bytes, and its mark as in `Entry`; sends one request."""
+
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
         """Yield a range of an object in pieces, as they arrive; `size` bytes together."""
 

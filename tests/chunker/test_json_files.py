@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import re
 import resource
 import subprocess
 import sys
@@ -263,3 +264,28 @@ def test_a_stored_set_has_no_nan_in_json(tmp_path: Path) -> None:
     assert "x.jsonl: line 2, field 'a' (json): JSON has no infinity" in told.err
     assert converted(tmp_path / "x.jsonl", "--on-error", "skip").code == 0
     assert len(StoredDataSet(tmp_path / "set")) == 1
+
+
+def test_one_object_with_lists_of_objects_is_told(tmp_path: Path) -> None:
+    """COCO's annotations are one object, and so one sample: the report says what to do, and that works."""
+    table = {"info": {"year": 2017}, "images": [{"id": 1}, {"id": 2}], "annotations": [{"id": n} for n in range(5)]}
+    (tmp_path / "instances 2017.json").write_text(json.dumps(table))
+    told = converted(tmp_path / "instances 2017.json", "--json")
+    (note,) = [note for note in told.json["notes"] if "one object" in note]
+    assert "instances 2017.json is one object, and so one sample: its list 'annotations' has 5 items" in note
+    command = re.search(r"`(.*)`", note)
+    assert command, note
+    subprocess.run(command[1], shell=True, cwd=tmp_path, check=True)
+    (lines,) = tmp_path.glob("*.jsonl")
+    assert brand("convert", "jsonl", lines, tmp_path / "each").code == 0
+    assert [row["id"] for row in rows_of(tmp_path / "each")] == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"a": [1, 2]}], [{"a": [{"b": 1}]}, {"a": [{"b": 2}, {"b": 3}]}], [{"a": [{"b": 1}]}], [{"a": {"b": 1}}]]
+)
+def test_other_objects_are_samples_without_a_word(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(rows if len(rows) > 1 else rows[0]))
+    told = converted(tmp_path / "x.json", "--json")
+    assert told.code == 0, told.stdout
+    assert [note.split()[0] for note in told.json["notes"]] == ["Compared"]

@@ -13,7 +13,7 @@ from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
 from brand.chunker.work.chunks import KeptChunks, Written, keep_chunk
 from brand.formats.constants import ROW
 from brand.formats.header import Schema
-from brand.formats.record import fixed_dtype
+from brand.formats.record import column_dtype
 from tests.rounds import examples
 
 SCHEMAS = [{"n": "int", "x": "float", "text": "str"}, {"text": "str"}]
@@ -40,7 +40,7 @@ def chunk_of(plan: ChunkPlan, number: int) -> Written:
     rows = np.zeros(count, ROW)
     for name in ROW.names or ():
         rows[name] = rng.integers(0, 1 << 20, count)
-    dtype = fixed_dtype(plan.header.schema)
+    dtype = column_dtype(plan.header.schema)
     columns = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype) if dtype.itemsize else np.empty(count, dtype)
     counts = {("image", "images_in_cmyk"): (3, 7, "ä/b.jpg"), ("mask", "images_with_palette"): (1, 2, "2")}
     return Written(rows, 77 + number, columns, counts if number else {}, found=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.jsonfiles import JsonLines
 from brand.chunker.sources.shards import Block
 from brand.errors import SourceError, UsageError
+from tests.support import brand as run
 from tests.torch.test_lists import png, wav
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -262,7 +265,7 @@ def test_names_of_files_in_json_lines(named: Path) -> None:
         (["img/0.png", "img/9.png"], r"line 2: .*img/9.png: No such file"), (["img"], r"line 2: .*Is a directory"),
         (["../img/0.png"], "line 2: it names the file '../img/0.png', which is not below the folder"),
         (["/etc/passwd"], "line 2: it names the file '/etc/passwd', which is not below the folder"),
-        ("img/0.png", "line 2, .*expected a list, found bytes"), (None, "line 2, .*expected a list, found NoneType"),
+        ("img/9.png", r"line 2: .*img/9.png: No such file"), (None, "line 2, .*expected a list, found NoneType"),
         (["rows.jsonl"], "line 2, .*element 0: not an image file"), ([3], "line 2, .*element 0: expected bytes"),
         ([["img/0.png"]], "line 2, .*element 0: expected bytes, found list"), (["a\0b"], "line 2: embedded null byte"),
     ],
@@ -339,3 +342,176 @@ def test_lists_of_hugging_face_decode_upright(tmp_path: Path) -> None:
     rows = [{"images": [{"bytes": file.getvalue(), "path": None}] * 2}]
     brand.pack(datasets.Dataset.from_list(rows, features=features), tmp_path / "set", jobs=1)
     assert [found.size for found in brand.BrandDataset(tmp_path / "set")[0]["images"]] == [(2, 3), (2, 3)]
+
+
+def test_images_that_several_rows_name_are_counted(tmp_path: Path) -> None:
+    """Each row stores them again; the command of the note stores them once."""
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(png(2, 2, ord(name[0])))
+    table = tmp_path / "captions.csv"
+    table.write_text("image,caption\na.png,one\nb.png,two\na.png,three\na.png,four\n")
+    report = convert_from("csv", table, tmp_path / "set", choice=FieldMapping(codecs={"image": "image"}))
+    (fact,) = [fact for fact in report.noticed if fact.what == "files_named_again"]
+    assert (report.samples, fact.count, fact.example) == (4, 2, "a.png")
+    assert fact.text == (
+        "at least 2 times, a file is named again, and its contents are stored again; `brand convert images FOLDER DST"
+        " --table TABLE --key NAME --gather COLUMN` stores each image once"
+    )
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).rename(folder / name)
+    options = ["--table", table, "--key", "image", "--gather", "caption"]
+    assert run("convert", "images", folder, tmp_path / "once", *options).code == 0
+    data = brand.BrandDataset(tmp_path / "once", expand="caption")
+    assert [data[at]["caption"] for at in range(4)] == ["one", "three", "four", "two"]
+
+
+def test_one_name_in_a_field_of_lists_is_a_list_of_one_file(named: Path) -> None:
+    """LLaVA writes one name, a list of names, or none: `--field image=list[image]` takes all three."""
+    rows: list[dict[str, Any]] = [{"image": "img/0.png"}, {"image": ["img/0.png", "img/1.png"]}, {}, {"image": None}]
+    (named / "llava.json").write_text(json.dumps(rows))
+    told = run("convert", "jsonl", named / "llava.json", named / "set", "--field", "image=list[image]")
+    hint = re.search(r"--null 'image=\[\]' replaces each missing value", told.err)
+    assert hint, told.err
+    command = ["convert", "jsonl", named / "llava.json", named / "set", "--field", "image=list[image]"]
+    told = run(*command, *shlex.split(hint[0])[:2])
+    assert told.code == 0, told.err
+    one, other = (named / "img/0.png").read_bytes(), (named / "img" / "1.png").read_bytes()
+    data = brand.BrandDataset(named / "set", decode=False)
+    assert [data[n]["image"] for n in range(4)] == [[one], [one, other], [], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "column", "field"),
+    [
+        ("jsonl", '{"file": "img/0.png", "n": 1}\n', "file", "file=image"),
+        ("jsonl", '[{"n": 1}, {"n": 2, "image": ["img/0.png", "img/1.png"]}]', "image", "image=list[image]"),
+        ("jsonl", '{"path": "c.WAV"}\n', "path", "path=audio"),
+        ("jsonl", '{"Bild-Datei": "img/1.png"}\n', "Bild-Datei", "Bild_Datei=image"),
+        ("csv", "n,file\n1,img/0.png\n", "file", "file=image"),
+        ("csv", "file,n\n,1\nc.WAV,2\n", "file", "file=audio"),
+    ],
+)
+def test_a_column_of_names_of_files_is_told(named: Path, kind: str, text: str, column: str, field: str) -> None:
+    """The report says that only the names are stored, with the option that stores the files; that option does so."""
+    (named / "c.WAV").write_bytes(wav(9))
+    source = named / f"rows.{kind if kind == 'csv' else 'json'}"
+    source.write_text(text)
+    told = run("convert", kind, source, named / "set", "--json")
+    (note,) = [note for note in told.json["notes"] if "names" in note]
+    assert note.startswith(f"column {column!r} names files, such as ")
+    hint = re.search(r"--field (\S+) stores their contents", note)
+    assert hint, note
+    assert shlex.split(hint[1]) == [field]
+    more = ["--on-error", "skip"] if kind == "csv" else []
+    more += ["--null", "image=[]"] if "list" in field else []
+    told = run("convert", kind, source, named / "whole", "--field", *shlex.split(hint[1]), "--json", *more)
+    assert told.code == 0, told.stdout
+    assert not [note for note in told.json["notes"] if "names files" in note]
+    name = field.partition("=")[0]
+    data = brand.BrandDataset(named / "whole", decode=False)
+    assert isinstance(data[len(data) - 1][name], list if "list" in field else bytes)
+
+
+@pytest.mark.parametrize("more", [[], ["--field", "audio_filepath=audio"]], ids=["names", "whole recordings"])
+def test_a_manifest_of_segments_is_told(tmp_path: Path, more: list[str]) -> None:
+    """Lines with an offset name parts of recordings: neither the name nor the whole recording is meant."""
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "long.wav").write_bytes(wav(16_000))
+    rows = [{"audio_filepath": "long.wav", "offset": n / 10, "duration": 0.1, "text": f"{n}"} for n in range(5)]
+    (tmp_path / "a b" / "manifest.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = run("convert", "jsonl", tmp_path / "a b" / "manifest.json", tmp_path / "set", "--json", *more)
+    (note,) = [note for note in told.json["notes"] if "`brand convert audio" in note]
+    assert bool(more) == ("each sample holds a whole recording" in note)
+    hint = re.search(r"`brand (convert audio .*) DST (--transcripts .*)`", note)
+    assert hint, note
+    told = run(*shlex.split(hint[1]), tmp_path / "cut", *shlex.split(hint[2]))
+    assert told.code == 0, told.err
+    data = brand.BrandDataset(tmp_path / "cut")
+    assert [(data[n]["text"], round(data[n]["duration"], 3)) for n in range(5)] == [(f"{n}", 0.1) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"file": "missing.png"}\n',
+        '{"file": "https://example.org/a.png"}\n',
+        '{"file": "/a.png"}\n',
+        '{"file": "../names/img/0.png"}\n',
+        '{"file": "lines.jsonl"}\n',
+        '{"text": "a.png is a picture"}\n',
+        '{"list": [1, "img/0.png"]}\n',
+        '{"long": "' + "x" * 5000 + '.png"}\n',
+        '{"nul": "\\u0000.png"}\n',
+        '{"odd": "\\ud800.png"}\n',
+    ],
+)
+def test_other_texts_are_no_names_of_files(named: Path, text: str) -> None:
+    """Only a name of an image or a recording that is there is told."""
+    (named / "rows.jsonl").write_text(text)
+    told = run("convert", "jsonl", named / "rows.jsonl", named / "set", "--json")
+    assert not [note for note in told.json.get("notes", []) if "names files" in note]
+
+
+def test_lists_with_missing_elements_have_a_hint_that_helps(tmp_path: Path) -> None:
+    """OBELICS has as many images as texts, and null at the places of the others; as published, images are URLs."""
+    rows: list[dict[str, Any]] = [
+        {"images": ["https://a/1.jpg", None, "https://a/2.jpg"], "texts": [None, "Text", None]},
+        {"images": [None], "texts": ["Only text"]},
+    ]
+    names = pyarrow.list_(pyarrow.string())
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", names), ("texts", names)]))
+    options: list[str] = []
+    for _ in range(2):
+        told = run("convert", "parquet", path, tmp_path / "set", *options)
+        hint = re.search(r"(--field \w+=json) keeps missing elements", told.err)
+        assert hint, told.err
+        options += hint[1].split()
+    told = run("convert", "parquet", path, tmp_path / "set", *options)
+    assert told.code == 0, told.err
+    data = brand.BrandDataset(tmp_path / "set")
+    assert [{name: data[n][name] for name in rows[0]} for n in range(2)] == rows
+
+
+def test_lists_of_files_with_missing_elements_name_a_way(tmp_path: Path) -> None:
+    """An image that is missing in a list cannot be stored; `pack` takes what is left."""
+    rows = [{"images": [None, {"bytes": png(2, 2, 1), "path": None}]}]
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", pyarrow.list_(FILE))]))
+    with pytest.raises(SourceError, match=r"element 0: .*A list of files has no missing elements: brand\.pack takes"):
+        convert("parquet", path, tmp_path / "set")
+
+
+def test_paths_without_files_in_parquet_are_told(tmp_path: Path) -> None:
+    """Lists of structs with a path and no bytes: the hint helps, as `datasets.save_to_disk` embeds the files."""
+    rows = [{"images": [{"bytes": None, "path": "a.png"}]}]
+    path = write_parquet(tmp_path, rows, pyarrow.schema([("images", pyarrow.list_(FILE))]))
+    with pytest.raises(UsageError, match="'images' holds the paths of files, and not the files") as failed:
+        convert("parquet", path, tmp_path / "set")
+    assert "--field images=list[image]" not in str(failed.value)
+
+
+def test_an_absolute_path_below_the_folder_is_read(named: Path) -> None:
+    """Another one is refused, and so is a URL, by its name."""
+    inside = str(named / "img" / "0.png")
+    path = write_lines(named, [{"image": inside}, {"image": [inside, "img/1.png"]}])
+    data, _ = convert("jsonl", path, named / "set", codecs={"image": "list[image]"})
+    assert [data[n]["image"] for n in range(2)] == [[png(1, 2, 0)], [png(1, 2, 0), png(2, 2, 1)]]
+    for bad, why in {
+        "/etc/hostname": "which is not below the folder",
+        str(named / "img" / ".." / ".." / "x"): "which is not below the folder",
+        "https://example.org/a.png": "'https://example.org/a.png' is a URL, and URLs are not downloaded",
+    }.items():
+        path = write_lines(named, [{"image": bad}])
+        with pytest.raises(SourceError, match=why):
+            convert("jsonl", path, named / "other", codecs={"image": "list[image]"})
+
+
+def test_names_that_the_user_wants_as_texts_are_not_told(named: Path) -> None:
+    """With `--field file=str`, and in a table beside a folder, whose names find the files."""
+    (named / "img" / "metadata.jsonl").write_text("".join(f'{{"file_name": "{n}.png", "n": {n}}}\n' for n in range(3)))
+    told = run("convert", "images", named / "img", named / "pictures", "--json")
+    assert [note for note in told.json["notes"] if "names" in note] == []
+    path = write_lines(named, [{"file": "img/0.png"}])
+    told = run("convert", "jsonl", path, named / "set", "--json", "--field", "file=str")
+    assert [note for note in told.json["notes"] if "names" in note] == []

@@ -506,3 +506,24 @@ def test_two_epochs_of_training_deliver_each_segment_with_its_text(kind: str, so
         found = {text: len(wave) for batch in loader for wave, text in batch}
         assert found.keys() == expected.keys()
         assert all(abs(found[text] - expected[text]) <= 1 for text in found)
+
+
+def test_a_recording_that_several_rows_name_whole_is_told(source: Path, tmp_path: Path) -> None:
+    """Rows with `start` and `end` in place of offset and duration name the whole recording each; the cure helps."""
+    rows: list[dict[str, Any]] = [
+        {"audio_filepath": "audio/long.wav", "start": begin, "end": begin + length, "text": text}
+        for text, begin, length in zip(WORDS, STARTS, LENGTHS, strict=True)
+    ]
+    report = convert_audio(source, tmp_path / "set", options(8), transcripts=lines(source / "ends.json", rows))
+    (note,) = [note for note in report.notes if "whole" in note]
+    assert note == (
+        "4 rows name a recording that another row names, too, and hold it whole: offset and duration, in seconds, make"
+        " segments"
+    )
+    for row in rows:
+        row["offset"], row["duration"] = row["start"], row["end"] - row["start"]
+    report = convert_audio(source, tmp_path / "cut", options(8), transcripts=lines(source / "offsets.json", rows))
+    assert [note for note in report.notes if "whole" in note] == []
+    assert [round(sample["duration"], 3) for sample in map(BrandDataset(tmp_path / "cut").__getitem__, range(4))] == [
+        *LENGTHS
+    ]

@@ -145,6 +145,27 @@ CASES = {
         "",
         "convert_from('parquet', here / 'a.parquet', here / 'out', one)",
     ),
+    "one page of Parquet": (
+        "import pyarrow as pa, pyarrow.parquet as pq\n"
+        "table = pa.table({'x': pa.array((np.random.default_rng(i).bytes(SIZE) for i in range(N)), pa.binary())})\n"
+        "pq.write_table(table, here / 'a.parquet', row_group_size=N)",
+        "",
+        "convert_from('parquet', here / 'a.parquet', here / 'out', one)",
+    ),
+    "a few values in a dictionary of Parquet": (
+        "import pyarrow as pa, pyarrow.parquet as pq\n"
+        "table = pa.table({'x': pa.array([sample(i % 3).tobytes() for i in range(N)], pa.binary())})\n"
+        "pq.write_table(table, here / 'a.parquet', row_group_size=N)",
+        "",
+        "convert_from('parquet', here / 'a.parquet', here / 'out', one)",
+    ),
+    "a dictionary of Arrow": (
+        "",
+        "import pyarrow as pa\n"
+        "x = pa.array([sample(i % 3).tobytes() for i in range(N)], pa.binary()).dictionary_encode()\n"
+        "table = pa.table({'x': x})",
+        "brand.pack(table, here / 'out', jobs=1)",
+    ),
     "lines of JSON": (
         "with open(here / 'a.jsonl', 'w') as f:\n"
         "    for i in range(N): f.write(json.dumps({'x': chr(65 + i % 26) * SIZE}) + '\\n')",
@@ -267,7 +288,9 @@ def test_the_bytes_of_rows_of_arrow() -> None:
     assert row_bytes(batch).tolist() == [1 + 2 + 16 + 5, 0, 3 + 2 + 0 + 2]
     assert row_bytes(batch.slice(2)).tolist() == [7]
     numbers = pa.record_batch({"i": pa.array([1, 2], pa.int64()), "d": pa.array(["a", "a"]).dictionary_encode()})
-    assert row_bytes(numbers).tolist() == [8, 8]
+    assert row_bytes(numbers).tolist() == [9, 9]
+    large = pa.record_batch({"d": pa.array([b"x" * 500, b"y", b"x" * 500, None]).dictionary_encode()})
+    assert row_bytes(large).tolist() == [500, 1, 500, 500]
 
 
 def test_arrow_reads_a_saved_batch_as_its_rows_are_read(tmp_path: Path) -> None:
@@ -301,22 +324,28 @@ def test_the_first_rows_are_looked_at_one_by_one(tmp_path: Path) -> None:
     assert pool.bytes_allocated() - held < 1 << 20
 
 
-def test_a_large_page_of_parquet_is_said_and_read_by_one_process(
+def test_a_large_page_that_arrow_reads_is_said_and_read_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow writes up to 1,024 values into a page. The cure in the note makes small pages."""
+    """Arrow writes up to 1,024 values into a page. Each cure in the note makes pages that take little memory."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr("brand.chunker.importers.parquet._LARGE_PAGE", 4 << 20)
     noise = np.random.default_rng(0)
     table = pa.table({"x": pa.array((noise.bytes(200_000) for _ in range(60)), pa.binary()), "i": range(60)})
-    pq.write_table(table, tmp_path / "one.parquet")
+    pq.write_table(table, tmp_path / "one.parquet", compression="lz4")
     source = open_shards("parquet", tmp_path / "one.parquet", FieldMapping())
     assert "1 file with large pages, such as one.parquet with 0.0 GB" in source.notes[-1]
     assert 2 * 12_000_000 <= source.least_held < 2 * 12_100_000
-    pq.write_table(table, tmp_path / "small.parquet", write_batch_size=16)
-    source = open_shards("parquet", tmp_path / "small.parquet", FieldMapping())
-    assert source.least_held == 0
-    assert not source.notes
+    cures: list[dict[str, Any]] = [
+        {"compression": "lz4", "write_batch_size": 16},
+        {"compression": "lz4", "row_group_size": 20},
+        {"compression": "zstd"},
+    ]
+    for number, cure in enumerate(cures):
+        pq.write_table(table, tmp_path / f"{number}.parquet", **cure)
+        source = open_shards("parquet", tmp_path / f"{number}.parquet", FieldMapping())
+        assert source.least_held == 0
+        assert not source.notes
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 5, 20, 147, 255, 256, 257, 5000])
@@ -367,3 +396,56 @@ def rise(case: str, folder: Path) -> int:
 def test_large_samples_are_converted_in_little_memory(case: str, tmp_path: Path) -> None:
     """The peak rises by less than the limit."""
     assert rise(case, tmp_path) < LIMIT
+
+
+def _filled_again(kind: str) -> Iterator[dict[str, Any]]:
+    """Samples 0 to 19, in one memory."""
+    array, sample, view, listed = np.zeros(3, np.int16), dict[str, Any](), bytearray(3), [0]
+    for number in range(20):
+        array[:], view[:], listed[0] = number, bytes([number] * 3), number
+        if kind == "one dict":
+            sample["x"] = number
+            yield sample
+        elif kind == "one dict of new arrays":
+            sample["x"] = array.copy()
+            yield sample
+        else:
+            yield {"x": {
+                "one array": array,
+                "views of one array": array[:],
+                "one bytearray": view,
+                "views of one bytearray": memoryview(view),
+                "one list": listed,
+            }[kind]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [
+        ("one dict", "int"),
+        ("one dict of new arrays", "ndarray"),
+        ("one array", "ndarray"),
+        ("views of one array", "ndarray"),
+        ("one bytearray", "bytes"),
+        ("views of one bytearray", "bytes"),
+        ("one list", "json"),
+        ("one list", "list[int]"),
+    ],
+)
+def test_a_generator_may_fill_one_memory_again_and_again(kind: str, codec: str) -> None:
+    """Each sample is stored as it was when it was given."""
+    schema = Schema.parse({"x": codec})
+    stored = [record for block in encoded(_filled_again(kind), schema) for record in block]
+    expected = []
+    for sample in _filled_again(kind):
+        expected += list(encode_records(schema, [sample], [0]))
+    assert stored == expected
+    assert len(set(stored)) == 20
+
+
+def test_samples_with_memory_of_their_own_are_encoded_together() -> None:
+    """After the second one; also if they are views of one memory, or share a text."""
+    memory = np.zeros(5000, np.int16)
+    schema = Schema.parse({"x": "ndarray", "t": "str", "n": "int"})
+    samples = ({"x": memory[i : i + 9], "t": "text", "n": 7} for i in range(2000))
+    assert [len(block) for block in encoded(samples, schema)] == [1, 1, 1024, 974]

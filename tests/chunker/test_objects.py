@@ -14,7 +14,7 @@ import pytest
 
 from brand.chunker import Options, convert_from
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.importers.objects import LARGE_BLOCK, SMALL_BLOCK, ObjectPath, connections
+from brand.chunker.sources.objects import LARGE_BLOCK, SMALL_BLOCK, ObjectPath, connections
 from brand.errors import SourceError, UsageError
 from brand.formats.constants import MANIFEST_NAME
 from brand.stores.opening import open_store

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import brand
@@ -264,7 +266,7 @@ def test_tasks_make_the_same_bytes(tmp_path: Path, beside: str) -> None:
         job = plan_images(source, tmp_path / "tasks", options, tasks=2, **more)
         run_task(job, Task(number, 2), jobs=1)
     if beside == "table":
-        with pytest.raises(TargetExistsError, match="--columns, --field and --null"):
+        with pytest.raises(TargetExistsError, match="--null, --gather, --separator, --quote and --escape"):
             plan_images(source, tmp_path / "tasks", options, tasks=2, choice=FieldMapping(columns=("n",)), **more)
     seal(tmp_path / "tasks")
     assert files_below(tmp_path / "tasks") == files_below(tmp_path / "one")
@@ -352,3 +354,205 @@ def test_a_file_that_is_left_out_takes_its_row_along(tmp_path: Path, rows: str, 
     files = {"a.png": TWO["a.png"], "b.png": contents, "metadata.csv": "file_name,n\n" + rows}
     data, report = converted(lay(tmp_path / "images", files), skip=True)
     assert (samples(data), [problem.path for problem in report.skipped]) == ([{"n": 1, "key": "a.png"}], ["b.png"])
+
+
+BOXES = (
+    "image_id,width,label,x,name,box\n"
+    'b,20,3,0.5,cat,"[1, 2]"\n'
+    'a,10,1,1,dog,"[3, 4]"\n'
+    'b,20,4,2.5,"cat, big","[5, 6]"\n'
+    'a.png,10,2,7,,"[7, 8]"\n'
+    'b,20,5,0,x,"[]"\n'
+)
+GATHERED = {
+    "a.png": {"label": [1, 2], "x": [1.0, 7.0], "name": ["dog", ""], "box": ["[3, 4]", "[7, 8]"]},
+    "b.png": {
+        "label": [3, 4, 5],
+        "x": [0.5, 2.5, 0.0],
+        "name": ["cat", "cat, big", "x"],
+        "box": ["[1, 2]", "[5, 6]", "[]"],
+    },
+}
+
+
+def gathered(*names: str, **more: Any) -> FieldMapping:
+    """The mapping of `--gather`."""
+    return FieldMapping(gather=names, **more)
+
+
+def test_rows_of_one_image_become_lists(tmp_path: Path) -> None:
+    """As `groupby("image_id").agg(list)` of pandas gives them, in the order of the table; other columns stay single."""
+    source = lay(tmp_path / "train", TWO)
+    lay(tmp_path, {"train.csv": BOXES})
+    more: dict[str, Any] = {"table": tmp_path / "train.csv", "key": "image_id"}
+    with pytest.raises(SourceError, match=r"file 'b' is named a second time.*--gather '\*' makes a list"):
+        convert_images(source, tmp_path / "set", Options(jobs=1), **more)
+    choice = gathered("label", "x", "name", "box")
+    convert_images(source, tmp_path / "set", Options(jobs=1), choice=choice, **more)
+    data = brand.BrandDataset(tmp_path / "set")
+    lists = {"label": "list[int]", "x": "list[float]", "name": "list[str]", "box": "list[str]"}
+    assert data.schema == {"image": "image", "width": "int", **lists, "key": "str"}
+    assert samples(data) == [
+        {"width": width, **GATHERED[key], "key": key} for key, width in (("a.png", 10), ("b.png", 20))
+    ]
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(tmp_path / "train.csv", keep_default_na=False)
+    table["image_id"] = table["image_id"].str.removesuffix(".png")
+    for key, row in table.groupby("image_id").agg(list).iterrows():
+        assert {name: row[name] for name in lists} == {name: GATHERED[f"{key}.png"][name] for name in lists}
+    convert_images(source, tmp_path / "all", Options(jobs=1), choice=gathered("*"), **more)
+    assert [sample["width"] for sample in samples(brand.BrandDataset(tmp_path / "all"))] == [[10, 10], [20, 20, 20]]
+    choice = gathered("box", columns=("box",), codecs={"box": "ndarray"})
+    convert_images(source, tmp_path / "arrays", Options(jobs=1), choice=choice, **more)
+    arrays = [[box.tolist() for box in each["box"]] for each in samples(brand.BrandDataset(tmp_path / "arrays"))]
+    assert arrays == [[[3, 4], [7, 8]], [[1, 2], [5, 6], []]]
+    choice = gathered("box", columns=("box",), codecs={"box": "json"})
+    convert_images(source, tmp_path / "json", Options(jobs=1), choice=choice, **more)
+    assert samples(brand.BrandDataset(tmp_path / "json"))[1]["box"] == [[1, 2], [5, 6], []]
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_every_kind_of_table_is_gathered(tmp_path: Path, name: str) -> None:
+    """Also the tables that are found."""
+    rows = [
+        {"file_name": "b.png", "text": "x"},
+        {"file_name": "a.png", "text": "y"},
+        {"file_name": "b.png", "text": "z"},
+    ]
+    source = lay(tmp_path / "images", TWO)
+    if name.endswith("csv"):
+        lay(source, {name: "file_name,text\n" + "".join(f"{r['file_name']},{r['text']}\n" for r in rows)})
+    elif name.endswith("jsonl"):
+        lay(source, {name: "".join(json.dumps(row) + "\n" for row in rows)})
+    else:
+        pytest.importorskip("pandas").DataFrame(rows).to_parquet(source / name)
+    data, _ = converted(source, choice=gathered("text"))
+    assert [sample["text"] for sample in samples(data)] == [["y"], ["x", "z"]]
+    assert unpack(tmp_path / "set", tmp_path / "again") == 3
+    assert files_below(tmp_path / "again") == files_below(source)
+
+
+def test_images_without_a_row_have_empty_lists(tmp_path: Path) -> None:
+    """If all fields are lists: images without an object. Otherwise they lack a value, as without `--gather`."""
+    source = lay(
+        tmp_path / "images", {**TWO, "c.png": TWO["a.png"], "metadata.csv": "file_name,w,x\na.png,1,2\na.png,1,3\n"}
+    )
+    data, report = converted(source, choice=gathered("*"))
+    assert [sample["x"] for sample in samples(data)] == [[2, 3], [], []]
+    facts = {fact.what: (fact.count, fact.example, fact.text) for fact in report.noticed}
+    told = "2 images have no row in the table: their lists are empty"
+    assert facts["files_without_rows"] == (2, "b.png", told)
+    shutil.rmtree(tmp_path / "set")
+    with pytest.raises(SourceError, match=r"b\.png: the table metadata\.csv has no row for it"):
+        converted(source, choice=gathered("x"))
+    data, report = converted(source, choice=gathered("x"), skip=True)
+    assert [(sample["w"], sample["x"]) for sample in samples(data)] == [(1, [2, 3])]
+    assert len(report.skipped) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message", "left"),
+    [
+        (
+            "a,1,1\na,2,2\nb,3,3\n",
+            "rows of a.png: field 'w' differs between its rows: --gather w makes a list",
+            ["b.png"],
+        ),
+        ("a,1,1\na,1,\nb,3,3\n", "line 3: field 'x': expected int, found NoneType", ["b.png"]),
+        ("a,1,1\nc,1,1\nb,3,3\n", "line 3: there is no file 'c'", ["a.png", "b.png"]),
+    ],
+)
+def test_rows_that_do_not_fit_together(tmp_path: Path, rows: str, message: str, left: list[str]) -> None:
+    """They end the conversion; or the whole image is left out: a list that lacks a row is never stored."""
+    source = lay(tmp_path / "images", {**TWO, "metadata.csv": f"file_name,w,x\n{rows}"})
+    with pytest.raises(SourceError, match=message):
+        converted(source, choice=gathered("x"))
+    data, report = converted(source, choice=gathered("x"), skip=True)
+    assert [sample["key"] for sample in samples(data)] == left
+    assert len(report.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "codecs", "message"),
+    [
+        (("y",), {}, "--gather y: there is no such column; there are w, x"),
+        (("file_name",), {}, "--gather file_name: there is no such column"),
+        (("x",), {"x": "bytes"}, "--gather x: it is bytes, and there are no lists of these: --field x=json"),
+        (("x",), {"x": "list[int]"}, "--gather x: it is list.int., and there are no lists of these: --field x=json"),
+    ],
+)
+def test_columns_that_are_not_gathered(tmp_path: Path, names: Any, codecs: Any, message: str) -> None:
+    """The message names those that can be, or another codec, which works."""
+    source = lay(tmp_path / "images", {**TWO, "metadata.csv": "file_name,w,x\na,1,[1]\na,1,[2]\nb,1,[]\n"})
+    with pytest.raises(UsageError, match=message):
+        converted(source, choice=gathered(*names, codecs=codecs))
+    data, _ = converted(source, choice=gathered("x", codecs={"x": "json"}))
+    assert [sample["x"] for sample in samples(data)] == [[[1], [2]], [[]]]
+
+
+def test_many_rows_of_many_images_in_any_order(tmp_path: Path) -> None:
+    """Shuffled rows, more than a block of them: the lists of a slow, obvious model. Tasks write the same bytes."""
+    rng, files = np.random.default_rng(0), {f"{at:03}.png": png(1 + at % 7, 2, at % 80) for at in range(300)}
+    source, lists = lay(tmp_path / "images", files), {name: list[tuple[str, int]]() for name in files}
+    rows = []
+    for number, at in enumerate(rng.permutation(np.repeat(np.arange(299), 17)).tolist()):
+        text = f"row {number} " * int(rng.integers(0, 200))
+        rows.append(f"{at:03},{text},{number}\n")
+        lists[f"{at:03}.png"].append((text, number))
+    lay(tmp_path, {"t.csv": "id,text,n\n" + "".join(rows)})
+    more: dict[str, Any] = {"table": tmp_path / "t.csv", "key": "id", "choice": gathered("*")}
+    options = Options(chunk_size=40, jobs=1)
+    convert_images(source, tmp_path / "one", options, **more)
+    found = samples(brand.BrandDataset(tmp_path / "one"))
+    assert [list(zip(each["text"], each["n"], strict=True)) for each in found] == list(lists.values())
+    for number in range(2):
+        run_task(plan_images(source, tmp_path / "tasks", options, tasks=2, **more), Task(number, 2), jobs=1)
+    seal(tmp_path / "tasks")
+    assert files_below(tmp_path / "tasks") == files_below(tmp_path / "one")
+
+
+def test_the_command_with_a_dialect_and_gather(tmp_path: Path) -> None:
+    """`--separator`, `--quote`, `--escape` for a table with `--table` and for `metadata.csv`; not for other tables."""
+    source = lay(tmp_path / "images", TWO)
+    lay(tmp_path, {"t.csv": "id|n|text\na|1|'x|y'\na|2|\\'\nb|3|z\n"})
+    form = ["--separator", "|", "--quote", "single", "--escape", "\\"]
+    options = ["--table", tmp_path / "t.csv", "--key", "id", *form, "--gather", "n,text"]
+    assert run("convert", "images", source, tmp_path / "set", *options).code == 0
+    expected = [{"n": [1, 2], "text": ["x|y", "'"], "key": "a.png"}, {"n": [3], "text": ["z"], "key": "b.png"}]
+    assert samples(brand.BrandDataset(tmp_path / "set")) == expected
+    assert run("append", "images", source, tmp_path / "grown", *options).code == 0
+    assert samples(brand.BrandDataset(tmp_path / "grown")) == expected
+    lay(source, {"metadata.csv": (tmp_path / "t.csv").read_text().replace("id", "file_name")})
+    assert run("convert", "images", source, tmp_path / "found", *form, "--gather", "*").code == 0
+    assert samples(brand.BrandDataset(tmp_path / "found")) == expected
+    (source / "metadata.csv").unlink()
+    said = run("convert", "images", source, tmp_path / "none", *form)
+    assert "--separator, --quote and --escape are about a table: name it with --table" in said.err
+    lay(source, {"metadata.jsonl": '{"file_name": "a", "n": 1}\n{"file_name": "b", "n": 1}\n'})
+    assert (
+        "are about CSV and TSV files, and this is neither"
+        in run("convert", "images", source, tmp_path / "none", *form).err
+    )
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv.gz", "bom", "quoted", "txt"])
+def test_forms_of_a_gathered_table(tmp_path: Path, form: str) -> None:
+    """TSV is literal; compressed tables, marks at the front, lines of Windows and lines in cells are read."""
+    texts = {"tsv": ['"x', 'y"'], "quoted": ["one\ntwo", "three"]}.get(form, ["1,5", "2"])
+    cells = [text if form == "tsv" else f'"{text}"' for text in texts]
+    between = "\t" if form == "tsv" else ","
+    lines = [f"id{between}t", f"a{between}{cells[0]}", f"b{between}z", f"./a.png{between}{cells[1]}"]
+    data = (("\ufeff" if form == "bom" else "") + ("\r\n" if form == "bom" else "\n").join(lines) + "\n").encode()
+    name = {"bom": "t.csv", "quoted": "t.csv"}.get(form, f"t.{form}")
+    source = lay(tmp_path / "images", {**TWO, name: gzip.compress(data) if form == "csv.gz" else data})
+    found, _ = converted(source, table=name, key="id", choice=gathered("t"))
+    assert [sample["t"] for sample in samples(found)] == [texts, ["z"]]
+
+
+def test_missing_numbers_of_gathered_rows(tmp_path: Path) -> None:
+    """As tables of competitions have them for images without an object; the hint helps."""
+    source = lay(tmp_path / "images", {**TWO, "metadata.csv": "file_name,x\na,1.5\na,\nb,\n"})
+    with pytest.raises(SourceError, match=r"line 3: field 'x': expected float, found NoneType.*--null x=VALUE"):
+        converted(source, choice=gathered("x"))
+    data, _ = converted(source, choice=gathered("x", nulls={"x": "nan"}))
+    assert str([sample["x"] for sample in samples(data)]) == "[[1.5, nan], [nan]]"

@@ -48,7 +48,7 @@ def written(entries: list[tuple[str, bytes, float]], form: int) -> bytes:
 
 def found(data: bytes) -> Files:
     """What the reader finds."""
-    return [(name, contents) for name, contents in members(io.BytesIO(data), "x.tar") if contents is not None]
+    return [(name, bytes(contents)) for name, contents in members(io.BytesIO(data), "x.tar") if contents is not None]
 
 
 def expected(data: bytes) -> Files:
@@ -60,43 +60,56 @@ def expected(data: bytes) -> Files:
 
 @pytest.mark.slow
 @examples(150)
-@given(st.lists(st.tuples(ENTRIES, st.sampled_from(FORMATS)), min_size=1, max_size=3), st.integers(1, 5000))
-def test_it_finds_what_the_library_finds(archives: list[tuple[list[tuple[str, bytes, float]], int]], size: int) -> None:
-    """In archives that lie one behind the other, read in stretches of any size."""
+@given(
+    st.lists(st.tuples(ENTRIES, st.sampled_from(FORMATS)), min_size=1, max_size=3),
+    st.integers(1, 5000),
+    st.integers(1, 3000),
+)
+def test_it_finds_what_the_library_finds(
+    archives: list[tuple[list[tuple[str, bytes, float]], int]], size: int, large: int
+) -> None:
+    """In archives that lie one behind the other, read in stretches of any size; large files from any size on."""
     parts = [written(entries, form) for entries, form in archives]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(webdataset, "_STRETCH", size)
+        patch.setattr(webdataset, "LARGE_FILE", large)
         assert found(b"".join(parts)) == [file for part in parts for file in expected(part)]
 
 
 @pytest.mark.slow
 @examples(150)
-@given(ENTRIES.filter(bool), st.sampled_from(FORMATS), st.data())
+@given(ENTRIES.filter(bool), st.sampled_from(FORMATS), st.data(), st.sampled_from([1, 1 << 20]))
 def test_an_archive_that_is_cut_short_is_an_error(
-    entries: list[tuple[str, bytes, float]], form: int, data: st.DataObject
+    entries: list[tuple[str, bytes, float]], form: int, data: st.DataObject, large: int
 ) -> None:
     """Wherever it is cut before the mark of its end. The mark is one block of zeros, or more."""
     whole = written(entries, form)
     end = len(whole.rstrip(b"\0"))
     at = data.draw(st.integers(0, end))
-    with pytest.raises(SourceError, match=r"^x\.tar: .*(truncated|damaged)"):
-        found(whole[:at])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webdataset, "_STRETCH", 700)
+        patch.setattr(webdataset, "LARGE_FILE", large)
+        with pytest.raises(SourceError, match=r"^x\.tar: .*(truncated|damaged)"):
+            found(whole[:at])
 
 
 @pytest.mark.slow
 @examples(300)
-@given(ENTRIES.filter(bool), st.sampled_from(FORMATS), st.data())
+@given(ENTRIES.filter(bool), st.sampled_from(FORMATS), st.data(), st.sampled_from([1, 1 << 20]))
 def test_a_damaged_byte_is_an_error_or_what_the_library_finds(
-    entries: list[tuple[str, bytes, float]], form: int, data: st.DataObject
+    entries: list[tuple[str, bytes, float]], form: int, data: st.DataObject, large: int
 ) -> None:
     """Contents have no checksum in a tar file. Headers have; the library itself ends at some that are damaged."""
     whole = bytearray(written(entries, form))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
-    try:
-        files = found(bytes(whole))
-    except SourceError:
-        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webdataset, "_STRETCH", 700)
+        patch.setattr(webdataset, "LARGE_FILE", large)
+        try:
+            files = found(bytes(whole))
+        except SourceError:
+            return
     assert files == expected(bytes(whole))
 
 

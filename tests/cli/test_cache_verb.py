@@ -99,7 +99,7 @@ def test_wrong_use(photos_set: Path, tmp_path: Path) -> None:
         assert refused.err.rstrip().endswith(why)
     brand("cache", "fill", photos_set, tmp_path)
     assert "holds no data set" in brand("cache", "clear", tmp_path, "--data-set", "abc").err
-    tmp_path.chmod(0o777)
+    (tmp_path / "brand-cache").chmod(0o777)
     for words in (("list", tmp_path), ("clear", tmp_path), ("fill", photos_set, tmp_path)):
         refused = brand("cache", *words)
         assert (refused.code, "chmod -R go-w" in refused.err) == (1, True)

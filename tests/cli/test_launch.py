@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from brand.node.client.connector import look_at
 from brand.node.client.decoded import DecodeSpecs
 from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
-from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
+from tests.support import LIMIT_S, Outcome, brand, descendants, running_brand, wait_until
 
 SSH = """#!/bin/sh
 # Runs its last argument here, as ssh does there, and keeps the others.
@@ -45,15 +45,6 @@ def told(process: subprocess.Popen[bytes]) -> list[str]:
     """What it wrote to standard error, once it has ended."""
     assert process.stderr is not None
     return process.stderr.read().decode().splitlines()
-
-
-def descendants(process: int) -> list[int]:
-    """Processes that a process has started, and those that these have started."""
-    found = []
-    with suppress(OSError):
-        for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 def alive(processes: Sequence[int]) -> list[int]:
@@ -104,7 +95,7 @@ def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> Non
         pattern = rf'  node {node} at 127\.0\.0\.1:\d+: BrandDataset\("{own_photos_set}", server="{address}"\)'
         assert any(re.fullmatch(pattern, line) for line in lines)
     assert "2 nodes ready, until Ctrl-C; attach with" in lines
-    assert lines[-1] == "stopping 2 nodes"
+    assert lines[-1] == "stopping 2 nodes" + (" after their clients" if how == signal.SIGTERM else "")
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from brand import BrandDataset, DecodeImage
 from brand.errors import DecodeError
 from brand.formats.media import kind_of, misfit
 from tests.formats.test_heads import CASES
-from tests.support import brand_process
+from tests.support import LIMIT_S, brand_process, running_brand
 from tests.tools.toy_heif import toy
 
 FILE = toy(bytes(range(12)), 4)
@@ -108,3 +111,78 @@ def test_kinds_that_need_a_plug_in_are_known(data: bytes, kind: str) -> None:
     assert kind_of(data) == kind
     assert "plug-in pillow_" in misfit("image", data)
     assert misfit("audio", data).startswith("not an audio file")
+
+
+@pytest.fixture
+def phones(tmp_path: Path) -> Path:
+    """A data set of 16 HEIC files."""
+    (tmp_path / "src").mkdir()
+    for number in range(16):
+        (tmp_path / "src" / f"{number:02}.heic").write_bytes(toy(bytes(range(number, number + 12)), 4))
+    plugin = ("--plugin", "tests.tools.toy_heif")
+    assert brand_process("convert", "images", tmp_path / "src", tmp_path / "set.brand", *plugin).code == 0
+    return tmp_path / "set.brand"
+
+
+TRAINING = """
+import sys
+from torch.utils.data import DataLoader
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
+
+def main(path, how, server):
+    from tests.tools.toy_heif import register_heif_opener
+    register_heif_opener()  # in this process alone
+    decode = {"image": DecodeImage(mode="L", size=(3, 4))}
+    given = {"fields": ("image",), "decode": decode, "server": server or None}
+    data = BrandDataset(path, **given)
+    if server == "common":  # it decodes from the second job on
+        other = iter(BrandLoader(BrandDataset(path, job="other", **given), 4))
+        next(other)
+    if how == "BrandLoader":
+        loader = BrandLoader(data, 4, sampler=BrandSampler(data))
+    else:
+        loader = DataLoader(data, 4, sampler=BrandSampler(data), num_workers=2, multiprocessing_context=how)
+    print(sorted(int(image.min()) for (batch,) in loader for image in batch))
+    print(data.stats()["decoding"]["decoded"] if server else 0)
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def train(phones: Path, how: str, server: str = "") -> list[str]:
+    """What a training prints: the smallest pixels, and how many samples its data server has decoded."""
+    script = phones.parent / "training.py"
+    script.write_text(TRAINING)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), str(phones), how, server]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["BrandLoader", "fork", "spawn", "forkserver"])
+def test_workers_have_the_plug_ins_of_their_training(how: str, phones: Path) -> None:
+    """Also those that are started, and import nothing that the script's main function imports."""
+    assert train(phones, how) == [str(list(range(16))), "0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "decoded"), [(["--plugin", "tests.tools.toy_heif"], True), ([], False)])
+def test_a_data_server_decodes_with_a_plug_in(options: list[str], decoded: bool, phones: Path) -> None:
+    """With --plugin; without it, the clients decode these samples themselves, and the values are the same."""
+    with running_brand("serve", phones, "--decoded-memory", "4MB", "--decode-workers", 1, *options) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().decode().strip()
+        pixels, count = train(phones, "BrandLoader", address)
+    assert pixels == str(list(range(16)))
+    assert (int(count) > 0) == decoded
+
+
+@pytest.mark.slow
+def test_a_common_server_has_the_plug_ins_of_its_training(phones: Path) -> None:
+    """The server that a training starts with server="common" decodes for its second job."""
+    pixels, count = train(phones, "BrandLoader", "common")
+    assert pixels == str(list(range(16)))
+    assert int(count) > 0

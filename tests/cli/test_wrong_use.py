@@ -290,7 +290,7 @@ def test_the_name_of_a_version_is_no_target(
 
 @pytest.mark.parametrize(
     "verb",
-    [("convert", "images"), ("convert", "audio"), ("convert", "tokens"), ("convert", "hf"), ("append", "images")],
+    [("convert", "tokens"), ("append", "tokens")],
 )
 @pytest.mark.parametrize(
     ("url", "how"),
@@ -304,9 +304,16 @@ def test_the_name_of_a_version_is_no_target(
     ],
 )
 def test_a_source_in_a_store(verb: tuple[str, ...], url: str, how: str, tmp_path: Path) -> None:
-    """Sources are local; the message has the command that copies it, and the URL as it was written."""
+    """Token files are local; the message has the command that copies them, and the URL as it was written."""
     told = brand(*verb, url, tmp_path / "out")
     assert_message(told, 2, f"{url}: a source is read from the disk of this machine", how)
+
+
+@pytest.mark.parametrize("verb", [("convert", "images"), ("convert", "audio"), ("append", "images")])
+def test_a_folder_on_a_web_server(verb: tuple[str, ...], tmp_path: Path) -> None:
+    """Such a server does not list its files."""
+    told = brand(*verb, "https://host/x", tmp_path / "out")
+    assert_message(told, 2, "https://host/x: a source is read from the disk of this machine", "`wget --recursive")
 
 
 def test_a_source_on_the_hub(tmp_path: Path) -> None:
@@ -320,13 +327,11 @@ def test_a_url_as_a_path(photos: Path, tmp_path: Path) -> None:
     """A `Path` has lost a slash of the URL; `file://` is a path of this machine."""
     for source in ("s3://bucket/x", Path("s3://bucket/x")):
         with pytest.raises(UsageError, match=r"^s3://bucket/x: a source is read"):
-            convert_images(source, tmp_path / "out")
-        with pytest.raises(UsageError, match=r"^s3://bucket/x: a source is read"):
             convert_tokens(source, tmp_path / "out")
     assert convert_images(f"file://{photos}", tmp_path / "out").samples == 31
 
 
-@pytest.mark.parametrize("name", ["s3://b/t.tsv", "nowhere.tsv", "."])
+@pytest.mark.parametrize("name", ["nowhere.tsv", "."])
 def test_a_wrong_table_of_transcripts(name: str, tmp_path: Path) -> None:
     """The message names the table, and not the folder of the audio files."""
     (tmp_path / "clips").mkdir()

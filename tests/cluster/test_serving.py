@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.cluster.serving import Attendance, check_peers, everybody, only_here, stop_at_end_of
+from brand.cluster.serving import DRAIN, Attendance, check_peers, everybody, only_here, stop_at_end_of
 from brand.errors import UsageError
 from brand.node.wire.network import Closed, Opened, PeerStream
 from tests.support import LIMIT_S
@@ -145,11 +145,15 @@ def test_a_name_that_means_loopback_is_a_warning(
 
 
 def test_it_stops_when_a_pipe_ends() -> None:
-    """What is written into it before does not matter."""
-    stopped = threading.Event()
+    """What is written into it before does not matter, but for one word of the launcher."""
+    stopped, drained = threading.Event(), threading.Event()
     read, write = os.pipe()
-    stop_at_end_of(read, stopped.set)
+    stop_at_end_of(read, stopped.set, drained.set)
     os.write(write, b"x" * 10_000)
+    assert not stopped.is_set()
+    assert not drained.is_set()
+    os.write(write, DRAIN)
+    assert drained.wait(LIMIT_S)
     assert not stopped.is_set()
     os.close(write)
     assert stopped.wait(LIMIT_S)

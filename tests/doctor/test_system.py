@@ -6,12 +6,14 @@ import errno
 import os
 import socket
 import sys
+import tempfile
 from typing import Any
 
 import pytest
 
 from brand.doctor import system
-from brand.doctor.packages import CheckResult
+from brand.doctor.packages import NO_TEMPORARY, CheckResult
+from brand.doctor.selftest import run_selftest
 
 
 def findings() -> dict[str, CheckResult]:
@@ -46,19 +48,36 @@ def test_what_is_compiled_is_told_with_the_next_step(found: CheckResult, state: 
     assert told in found.told
 
 
-@pytest.mark.parametrize(
-    ("owner", "call", "name"),
-    [(os, "memfd_create", "shared memory"), (os, "pidfd_open", "kernel"), (socket, "send_fds", "sockets")],
-)
-def test_a_call_that_is_forbidden_is_a_problem(
-    owner: Any, call: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_is_forbidden_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the thing that needs it; with the next step."""
-    monkeypatch.setattr(owner, call, forbidden)
-    found = findings()[name]
+    monkeypatch.setattr(socket, "send_fds", forbidden)
+    found = findings()["sockets"]
     assert found.state == "problem"
     assert "Operation not permitted" in found.told
     assert found.cure
+
+
+@pytest.mark.parametrize(("call", "name"), [("memfd_create", "shared memory"), ("pidfd_open", "kernel")])
+def test_a_call_that_is_replaced_is_missing(call: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training works without it; what happens instead is told."""
+    monkeypatch.setattr(os, call, forbidden)
+    found = findings()[name]
+    assert found.state == "missing"
+    assert f"{call} is refused" in found.told
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch needs one, so it is a problem; the checks go on, and nothing is tried."""
+
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    found = {each.name: each for each in (*system.check_system(), *system.check_limits())}
+    assert (found["TMPDIR"].state, found["TMPDIR"].cure) == ("problem", NO_TEMPORARY)
+    (tried,) = run_selftest(lambda *_: None)
+    assert (tried.state, tried.cure) == ("missing", NO_TEMPORARY)
 
 
 def test_a_file_system_without_nowait_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:

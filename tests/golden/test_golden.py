@@ -163,7 +163,7 @@ def _unpacked(header: bytes) -> bytes:
 
 
 def test_the_independent_reader_is_small_and_independent(repository: Path) -> None:
-    """At most 160 lines, and none of Brand's code: what one afternoon with the specification gives."""
+    """At most 180 lines, and none of Brand's code: what one afternoon with the specification gives."""
     source = (repository / "tests" / "independent_reader.py").read_text()
-    assert len(source.splitlines()) <= 160
+    assert len(source.splitlines()) <= 180
     assert not re.search(r"^\s*(import|from) (brand|tests)", source, re.MULTILINE)

@@ -44,6 +44,16 @@ def test_the_independent_reader_reads_the_same(name: str) -> None:
 
 
 @every_set
+@pytest.mark.parametrize("field", [name for name, codec in make_lists.SCHEMA.items() if codec.startswith("list[")])
+def test_columns_have_the_number_of_elements(name: str, field: str) -> None:
+    """Of each list, in index order."""
+    column = np.load(GOLDEN / name / "columns" / f"{field}.npy")
+    assert column.dtype == np.dtype("<i8")
+    assert column.tolist() == [len(sample[field]) for sample in make_lists.samples()]
+    assert StoredDataSet(GOLDEN / name).counts(field).tolist() == column.tolist()
+
+
+@every_set
 def test_a_list_set_is_whole_and_its_index_follows_from_the_chunks(name: str, tmp_path: Path) -> None:
     """`verify` finds nothing, and `reindex` makes manifest and index again, byte for byte."""
     assert [error for step in verify(GOLDEN / name) for error in step.errors] == []

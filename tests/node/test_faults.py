@@ -19,7 +19,8 @@ import pytest
 
 import brand
 from brand.errors import ServerError
-from brand.node.serve import clients
+from brand.node.client.client import Client
+from brand.node.serve import lifetime
 from brand.node.wire.drawing import Announcement
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
@@ -137,7 +138,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
         started.close()
         for process in servers_of(path):
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+                os.kill(process, signal.SIGKILL)
         wait_until(lambda: not listeners(address), "the server has ended")
 
 
@@ -207,13 +208,14 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     sampler = BrandSampler(data_set)
     asked = list(sampler)
     want = StoredDataSet(texts).indices(sampler.order.plan(0).sample_of).tolist()
-    everybody = threading.Barrier(6)
+    everybody, client = threading.Barrier(6), data_set._source.port.client
+    assert isinstance(client, Client)
     try:
 
         def draw() -> None:
-            connection = data_set._source.port.client._connector.connect(os.getpid())
+            connection = client._connector.connect(os.getpid())
             everybody.wait()
-            data_set._source.port.client._idle.append(connection)
+            client._idle.append(connection)
 
         threads = [threading.Thread(target=draw) for _ in range(6)]
         for thread in threads:
@@ -227,7 +229,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     finally:
         server = data_set.stats()["process"]
         data_set._source.port.client.close()
-        os.kill(server, signal.SIGTERM)
+        os.kill(server, signal.SIGKILL)
     wait_until(lambda: not running(server), "it has ended")
 
 
@@ -272,7 +274,7 @@ def test_ctrl_c_does_not_take_the_server_from_others(texts: Path) -> None:
 @pytest.mark.slow
 def test_a_server_that_nobody_is_connected_to_ends(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner lives, and has dropped its data set: after `LINGER_S` it ends. One that nobody owns stays."""
-    monkeypatch.setattr(clients, "LINGER_S", 0.05)
+    monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
     with running_server(texts, owners=(os.getpid(),)) as owned, running_server(texts) as served:
         with greeted(owned.address, texts) as client:
             client.stats()

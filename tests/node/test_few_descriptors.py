@@ -64,6 +64,54 @@ def run(code: str, *args: object) -> str:
     return done.stdout.decode()
 
 
+_AT_THE_LIMIT = """
+import os, resource, sys
+import brand
+uses = {
+    "open": lambda: brand.open(sys.argv[1]).sample(3),
+    "direct": lambda: brand.BrandDataset(sys.argv[1])[1],
+    "fetch": lambda: list(brand.BrandLoader(brand.BrandDataset(sys.argv[1], memory=0.3), 16)),
+}
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+uses["fetch"]()
+for name, use in uses.items():
+    for free in range(16):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + free, hard))
+        try:
+            use()
+        except brand.BrandError as error:
+            if "raise the limit, `ulimit -n" not in str(error):
+                print(name, free, error)
+        except Exception as error:
+            print(name, free, repr(error))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+"""
+_MANY_SETS = """
+import resource, sys
+import brand
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+kept = []
+for number in range(400):
+    try:
+        kept.append(brand.open(sys.argv[1]))
+        kept[-1].sample(number)
+    except brand.BrandError as error:
+        print("raise the limit, `ulimit -n`" in str(error), len(kept) >= 200)
+        break
+"""
+
+
+def test_wherever_the_descriptors_end_the_error_says_so(many_chunks: Path) -> None:
+    """With 0 to 15 free ones, each use works, or fails with the advice to raise the limit; none with a bare OSError."""
+    assert [line for line in run(_AT_THE_LIMIT, many_chunks).splitlines() if "brand server: " not in line] == []
+
+
+def test_two_hundred_data_sets_fit_the_usual_limit(many_chunks: Path) -> None:
+    """More of them are refused with the advice."""
+    assert run(_MANY_SETS, many_chunks) == "True True\n"
+
+
 @pytest.mark.slow
 def test_an_epoch_needs_few_descriptors(many_chunks: Path) -> None:
     """At `ulimit -n 64` an epoch over 400 chunks delivers every sample, and no read fails."""

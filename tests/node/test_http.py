@@ -23,7 +23,8 @@ from hypothesis import given
 
 from brand.errors import ServerError, UsageError
 from brand.node.serve import http, loops
-from brand.node.serve.http import MOST_CONNECTIONS, MOST_HEAD, HttpPort, check_where, derived_token
+from brand.node.serve.http import MOST_CONNECTIONS, HttpPort, check_where, derived_token
+from brand.node.serve.http_heads import MOST_HEAD, MOST_PENDING
 from brand.testing.node import RunningServer, running_server
 from tests.node.test_metrics import read, report_to
 from tests.rounds import examples
@@ -226,29 +227,58 @@ def test_any_bytes_as_a_request(lasting: HttpPort, data: bytes) -> None:
     assert b" 200 " not in answer.split(b"\r\n")[0]
 
 
-@pytest.mark.slow
-def test_slow_clients_hold_up_nothing(served: tuple[RunningServer, HttpPort], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there may be send a byte and no more: others are told so, and all slow ones go after their time."""
-    monkeypatch.setattr(http, "REQUEST_LIMIT_S", 1.0)
-    server, port = served
+@contextlib.contextmanager
+def silent(port: HttpPort, count: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
+    """So many connections that send no request, or only its first bytes."""
     host, _, number = port.address.rpartition(":")
-    before = descriptors()
     with contextlib.ExitStack() as stack:
-        slow = [
-            stack.enter_context(socket.create_connection((host, int(number)), timeout=LIMIT_S))
-            for _ in range(MOST_CONNECTIONS)
-        ]
-        for connection in slow:
-            connection.sendall(b"G")
-        wait_until(lambda: f"connections={MOST_CONNECTIONS} items" in repr(port), "all are connected")
-        assert raw(port, b"").startswith(b"HTTP/1.1 503 ")
-        assert server.node.facts()["fetched"] == 0  # the loop goes on
-        for connection in slow:
-            answer = b""
+        found = []
+        for _ in range(count):
+            found.append(stack.enter_context(socket.create_connection((host, int(number)), timeout=LIMIT_S)))
             with contextlib.suppress(ConnectionError):
-                answer = connection.recv(100)
-            assert not answer or answer.startswith(b"HTTP/1.1 408 ")
-        wait_until(lambda: "connections={}" in repr(port), "all are gone")
+                found[-1].sendall(data)
+        yield found
+
+
+@pytest.mark.parametrize("count", [MOST_CONNECTIONS + 8, 3 * MOST_PENDING])
+@pytest.mark.parametrize("data", [b"", b"GET /healthz HTTP/1.1\r\n"])
+def test_silent_clients_hold_up_nothing(served: tuple[RunningServer, HttpPort], count: int, data: bytes) -> None:
+    """However many there are: health checks and those who know the token get their answers, and few threads run."""
+    server, port = served
+    before = threading.active_count()
+    with silent(port, count, data):
+        for path, token in (("/healthz", None), ("/metrics", TOKEN), ("/healthz", None)):
+            began_s = time.monotonic()
+            assert get(port, path, token=token)[0] == 200
+            assert time.monotonic() - began_s < http.REQUEST_LIMIT_S
+        wait_until(lambda: threading.active_count() <= before, "no thread serves them")
+        assert server.node.facts()["fetched"] == 0
+
+
+def test_pages_that_are_open_do_not_hold_up_health_checks(served: tuple[RunningServer, HttpPort]) -> None:
+    """As many as there may be; one more is refused with 503."""
+    _, port = served
+    url = f"http://{port.address}/events?token={TOKEN}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS):
+            stack.enter_context(urllib.request.urlopen(url, timeout=LIMIT_S))
+        assert get(port, "/events")[:2] == (503, "too many connections\n")
+        assert get(port, "/healthz", token=None)[:2] == (200, "ok\n")
+
+
+@pytest.mark.slow
+def test_slow_clients_are_given_up(served: tuple[RunningServer, HttpPort], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With status 408, after their time; too many at once lose their oldest."""
+    monkeypatch.setattr(http, "REQUEST_LIMIT_S", 1.0)
+    _, port = served
+    before = descriptors()
+    with silent(port, MOST_PENDING + 5, b"G") as slow:
+        answers = []
+        for connection in slow:
+            with contextlib.suppress(ConnectionError):
+                answers.append(connection.recv(100))
+        assert 5 <= len([answer for answer in answers if not answer]) + len(slow) - len(answers) < 10
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers if answer)
         assert get(port, "/healthz")[0] == 200
     wait_until(lambda: descriptors() <= before, "no descriptor is left")
 
@@ -299,7 +329,7 @@ def test_nothing_is_left_of_a_port(texts: Path) -> None:
             ):
                 assert stream.readline().startswith(b"data: ")
                 half.sendall(b"GET / HT")
-                wait_until(lambda port=port: "connections=2 items" in repr(port), "both are there")  # type: ignore[misc]
+                wait_until(lambda port=port: "connections=1 items" in repr(port), "one is answered")  # type: ignore[misc]
                 port.close()
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection((host, int(number)), timeout=LIMIT_S)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brand.node.serve.clients import LINGER_S, Lifetime
+from brand.node.serve.lifetime import LINGER_S, Lifetime
 
 
 @pytest.fixture

@@ -576,7 +576,7 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
         assert facts["fetched_decoded"] > 0 < facts["workers"]
         assert drawn(one)["decoded"] == 120
     finally:
-        os.kill(one.stats()["process"], signal.SIGTERM)
+        os.kill(one.stats()["process"], signal.SIGKILL)
         one._source.port.client.close()
         two._source.port.client.close()
 

@@ -187,7 +187,7 @@ def all_open(cluster: RunningCluster) -> bool:
 
 def _end(server: Server) -> None:
     with suppress(ProcessLookupError):
-        os.kill(server.process, signal.SIGTERM)
+        os.kill(server.process, signal.SIGKILL)
     wait_until(lambda: not _runs(server.process), "a server ends")
 
 

@@ -22,7 +22,7 @@ from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import NodeNumber
 from tests.made_orders import order_of
 from tests.several_nodes.support import all_open
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 from tests.tools.cluster import running_cluster
 
 pytestmark = pytest.mark.slow
@@ -100,3 +100,50 @@ def test_only_orders_with_one_number_can_disagree(
     here = Drawing("run", ours, order, 0, Begin(0, 2, (0,)), 0)
     there = replace(here, turn=theirs, order=replace(order, seed=order.seed + 1))
     assert (disagreement(NodeNumber(0), [here], NodeNumber(1), there) is not None) == disagree
+
+
+BY_HAND = """
+import json, sys
+from brand.errors import BrandError
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+
+path, server, rank, job = sys.argv[1:]
+ds = BrandDataset(path, fields=("index",), server=server, job=job or None)
+loader = BrandLoader(ds, 16, sampler=BrandSampler(ds, seed=1, num_replicas=2, rank=int(rank)))
+found = []
+try:
+    for epoch in range(2):
+        for (batch,) in loader:
+            found += batch.tolist()
+    print(json.dumps([found, ds.stats()["timeouts"]]))
+except BrandError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def by_hand(path: Path, jobs: Sequence[str]) -> list[Any]:
+    """What two ranks say that a launcher has not started, each on a node of its own."""
+    with running_cluster(path, nodes=2, memory=0.5) as cluster, ExitStack() as stack:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", BY_HAND, str(path), address, str(rank), job],
+                    cwd=REPOSITORY,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for rank, (address, job) in enumerate(zip(cluster.addresses, jobs, strict=True))
+        ]
+        return [json.loads(process.communicate(timeout=LIMIT_S)[0]) for process in processes]
+
+
+def test_ranks_by_hand_need_a_name_for_their_job(texts: Path) -> None:
+    """Without one, a node would wait in each epoch for ranks that it could not know; the hint helps."""
+    for kind, said in by_hand(texts, ["", ""]):
+        assert kind == "UsageError"
+        assert 'job="' in said
+    (first, late), (second, later) = by_hand(texts, ["lr-0.1", "lr-0.1"])
+    assert late == later == 0
+    assert sorted(first[:600] + second[:600]) == sorted(first[600:] + second[600:]) == list(range(1200))

@@ -14,7 +14,7 @@ from brand.cluster.process import server_of
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.peers.receiving import SILENCE_S
 from brand.node.decide.state.states import HELD
-from brand.node.serve import clients
+from brand.node.serve import lifetime
 from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import PeerStream
@@ -260,7 +260,7 @@ def test_a_cluster_is_complete_when_all_have_met() -> None:
 
 def test_a_server_that_waits_for_others_misses_no_clients(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the nodes of a cluster take to start, those that are there already do not end meanwhile."""
-    monkeypatch.setattr(clients, "LINGER_S", -1.0)
+    monkeypatch.setattr(lifetime, "LINGER_S", -1.0)
     member = Member(0, 2, "a token for tests only, 32 bytes")
     server = server_of(ServerSpec(texts, random_address(), 0.5, (os.getpid(),), member))
     with running(str(texts), server) as found:

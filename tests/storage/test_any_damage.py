@@ -57,8 +57,8 @@ def check(folder: Path, samples: list[dict[str, Any]], *, told: bool = True) -> 
         assert isinstance(value, FormatError) or value == sample
     try:
         data_set = StoredDataSet(folder)
-        for name, _ in data_set.header.schema.fixed:
-            assert data_set.column(name).shape == (len(samples),)
+        for name, _ in data_set.header.schema.columns:
+            assert data_set.stored_column(name).shape == (len(samples),)
     except FormatError:
         pass
     if told:

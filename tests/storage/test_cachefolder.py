@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import resource
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -517,18 +519,115 @@ def refused(folder: Path, data: StoredDataSet) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("inner", ["", "brand-cache", "brand-cache/ID", "brand-cache/ID/chunks"])
-@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
-def test_a_folder_that_others_may_write_is_refused(some_set: Path, tmp_path: Path, inner: str, mode: int) -> None:
-    """The message names it. Nothing in it is looked at."""
+@pytest.mark.parametrize("inner", ["brand-cache", "brand-cache/ID", "brand-cache/ID/chunks"])
+@pytest.mark.parametrize("mode", [0o702, 0o777, 0o1777])
+def test_a_folder_that_all_may_write_is_refused(some_set: Path, tmp_path: Path, inner: str, mode: int) -> None:
+    """The message names it, and its command helps. Nothing in the folder is looked at."""
     data, folder = StoredDataSet(some_set), tmp_path / "cache"
     with cache(folder, data):
         pass
     bad = folder / inner.replace("ID", data.id)
     bad.chmod(mode)
     told = refused(folder, data)
-    assert ("other users" if mode & 0o002 else "the group ") in told
-    assert f"may write to {bad}, so its contents cannot be trusted" in told
+    assert f"other users may write to {bad}, so its contents cannot be trusted" in told
+    command = re.findall("`(.*?)`", told)[0]
+    subprocess.run(command.split(), check=True)
+    with cache(folder, data) as found:
+        assert found.writes
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o2777, 0o1777, 0o703])
+def test_a_given_folder_may_be_open_to_others(some_set: Path, tmp_path: Path, mode: int) -> None:
+    """Made with umask 002, or an emptyDir of Kubernetes: Brand's folder in it is closed to others."""
+    data, folder = StoredDataSet(some_set), tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    with cache(folder, data) as found:
+        fill(found, data)
+        found.publish()
+    assert (folder / "brand-cache").stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_mode & 0o7777 == mode
+    with cache(folder, data) as found:
+        assert found.held.all()
+
+
+@pytest.mark.parametrize("change", ["g+rwX,g+s", "g+w", "g=u", "ug+rwx"])
+def test_a_cache_opened_to_the_group_is_taken_over(some_set: Path, tmp_path: Path, change: str) -> None:
+    """As Kubernetes does at each start of a pod with an fsGroup: the samples stay, and the group is shut out again."""
+    data, folder = StoredDataSet(some_set), tmp_path / "cache"
+    with cache(folder, data) as found:
+        fill(found, data, 0, 30)
+        found.publish()
+    if os.geteuid() == 0:
+        subprocess.run(["chgrp", "-R", "2000", folder], check=True)
+    subprocess.run(["chmod", "-R", change, folder], check=True)
+    with cache(folder, data) as found:
+        assert found.writes
+        assert found.held.sum() == 30
+        fill(found, data, 30)
+        assert not found.stopped
+        found.publish()
+    assert closed_to_others(folder)
+    with opened_caches(str(folder), make=False) as (caches, shown):
+        assert [each.held for each in list_caches(caches, shown)] == [SAMPLES]
+
+
+def closed_to_others(folder: Path) -> bool:
+    """Whether no other user can reach a file of the caches in a folder."""
+    return (folder / "brand-cache").stat().st_mode & 0o77 == 0
+
+
+def test_a_file_with_two_names_is_not_taken_over(some_set: Path, tmp_path: Path) -> None:
+    """A member of the group could have linked another file of this user to the name of a part file."""
+    data, folder, mine = StoredDataSet(some_set), tmp_path / "cache", tmp_path / "mine"
+    with cache(folder, data) as found:
+        fill(found, data, 8)
+        found.publish()
+    mine.write_bytes(b"mine")
+    mine.chmod(0o660)
+    os.link(mine, home(folder, data) / "chunks" / part_name(0))
+    with cache(folder, data) as found:
+        assert not fill(found, data, 0, 4).any()
+        assert "has several names (hard links): remove it" in found.stopped
+    assert mine.read_bytes() == b"mine"
+    assert mine.stat().st_mode & 0o777 == 0o660
+
+
+TRAINING = """
+import os, sys
+os.umask(int(sys.argv[3], 8))
+from brand import BrandDataset, BrandLoader, Cache
+data = BrandDataset(sys.argv[1], memory="1MB", cache=Cache(sys.argv[2]))
+loader = BrandLoader(data, batch_size=8)
+for epoch in range(2):
+    loader.set_epoch(epoch)
+    print(sum(len(batch["number"]) for batch in loader))
+"""
+
+
+@pytest.mark.parametrize("umask", ["002", "000", "077"])
+def test_any_umask_will_do(some_set: Path, tmp_path: Path, umask: str) -> None:
+    """A training, the next one, the list of the caches, and a fill: with the umask that distributions set."""
+    script, folder = tmp_path / "train.py", tmp_path / "cache"
+    script.write_text(TRAINING)
+    before = os.umask(int(umask, 8))
+    try:
+        folder.mkdir()
+        for _ in range(2):
+            told = subprocess.run(
+                [sys.executable, script, some_set, folder, umask], capture_output=True, text=True, check=False
+            )
+            assert told.stdout == f"{SAMPLES}\n" * 2, told.stderr
+            assert "cache" not in told.stderr
+        command = [sys.executable, "-m", "brand", "cache"]
+        told = subprocess.run([*command, "fill", some_set, folder], capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        told = subprocess.run([*command, "list", folder], capture_output=True, text=True, check=True)
+    finally:
+        os.umask(before)
+    assert "1 data set" in told.stdout
+    for path in (folder / "brand-cache").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
 
 def test_a_data_set_is_no_folder_for_caches(some_set: Path) -> None:
@@ -632,6 +731,6 @@ def test_no_descriptor_is_left(some_set: Path, tmp_path: Path) -> None:
     with cache(tmp_path / "cache", data) as found:
         found.store(np.arange(SAMPLES), everything)
         found.publish()
-    (home(tmp_path / "cache", data) / "chunks").chmod(0o777)
+    (home(tmp_path / "cache", data) / "chunks").chmod(0o707)
     refused(tmp_path / "cache", data)
     assert descriptors() <= before

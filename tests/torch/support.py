@@ -145,7 +145,7 @@ class Openings:
             process = data_set.stats().get("process") if not data_set._source.port.resolver.options.attached else None
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGTERM)
+                    os.kill(process, signal.SIGKILL)
 
 
 @contextlib.contextmanager

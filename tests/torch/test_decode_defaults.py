@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from brand.storage.maintenance.unpack import unpack
 from tests import support
 from tests.formats.test_heads import RGB, saved
 from tests.formats.test_pixels import CLASSES, deep_png, mask_file
+from tests.support import LIMIT_S
 from tests.torch.support import served
 
 TURNED = [saved(ImageChops.offset(RGB, number), "JPEG", 1 + number % 8) for number in range(16)]
@@ -296,3 +299,28 @@ def test_facts_of_a_collection_are_those_of_its_segments(tmp_path: Path) -> None
     append_images(tmp_path / "two", tmp_path / "all.brand", Options(jobs=1))
     facts = summarise(StoredDataSet(tmp_path / "all.brand")).noticed
     assert [(fact.what, fact.count) for fact in facts] == [(heads.TURNED, 15)]
+
+
+CLIPPED = """
+import sys
+from torch.utils.data import DataLoader
+from brand import BrandDataset, BrandSampler, DecodeImage
+
+data = BrandDataset(sys.argv[1], fields=("image",), decode={"image": DecodeImage(size=(4, 4))})
+for _ in range(2):
+    loader = DataLoader(data, 2, sampler=BrandSampler(data), num_workers=3, multiprocessing_context="fork")
+    print(sum(len(images) for (images,) in loader))
+"""
+
+
+@pytest.mark.slow
+def test_workers_tell_once_that_values_are_clipped(tmp_path: Path) -> None:
+    """One line for a training, however many workers and epochs it has."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(file, "PNG")
+    samples = [{"image": file.getvalue()}] * 12
+    brand.pack(samples, tmp_path / "d.brand", {"image": "image"})
+    command = [sys.executable, "-c", CLIPPED, str(tmp_path / "d.brand")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert done.stdout.split() == ["12", "12"]
+    assert done.stderr.count("Further images are not told") == 1

@@ -251,7 +251,7 @@ def test_a_server_that_is_killed_in_mid_epoch(small: Path, order: list[int]) -> 
         assert len(killed) == 2
     finally:
         with contextlib.suppress(ProcessLookupError, ServerError):
-            os.kill(data_set.stats()["process"], signal.SIGTERM)
+            os.kill(data_set.stats()["process"], signal.SIGKILL)
 
 
 def test_a_server_that_is_replaced_after_several_threads_have_drawn(small: Path, order: list[int]) -> None:

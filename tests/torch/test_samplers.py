@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch.utils.data import (
 )
 
 from brand.errors import ServerError, UsageError
+from brand.node.client.client import Client
 from brand.node.client.connector import look_at
 from brand.orders.base.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -226,8 +228,10 @@ def test_a_used_loader_may_be_dropped_and_its_sampler_used_again(small: Path) ->
 
 def nobody_listens(data_set: BrandDataset) -> bool:
     """Whether no server was started for a data set."""
+    client = data_set._source.port.client
+    assert isinstance(client, Client)
     try:
-        look_at(data_set._source.port.client.address)
+        look_at(client.address)
     except ServerError:
         return data_set.stats() == {}
     return False
@@ -292,11 +296,11 @@ def test_neither_opening_nor_sampling_starts_a_server(small: Path) -> None:
 
 
 @places.IN_A_FOLDER
-def test_without_memfd_exact_reads_work_and_a_draw_reads_directly(
+def test_without_passed_files_exact_reads_work_and_a_draw_reads_directly(
     small: Path, lies_in: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on macOS. The log says why, once for a data set."""
-    monkeypatch.delattr(os, "memfd_create")
+    """Where a server cannot pass its memory. The log says why, once for a data set."""
+    monkeypatch.delattr(socket, "SCM_RIGHTS")
     data_set = BrandDataset(small)
     assert records_of(DataLoader(data_set, 16, shuffle=False)) == SAMPLES
     assert records([data_set[-1]]) == SAMPLES[-1:]
@@ -306,7 +310,7 @@ def test_without_memfd_exact_reads_work_and_a_draw_reads_directly(
         assert sorted(records_of(loader)) == SAMPLES
     assert data_set.stats()["server"] == "none"
     assert [record.getMessage() for record in caplog.records] == [
-        "this system has no memfd_create, so no data server can run; samples are read one by one, which is slower"
+        "this system has no SCM_RIGHTS, so no data server can run; samples are read one by one, which is slower"
     ]
 
 

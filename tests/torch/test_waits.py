@@ -166,7 +166,7 @@ def test_a_server_that_does_not_get_to_it(small: Path) -> None:
         told(loader, "server")
     finally:
         os.kill(process, signal.SIGCONT)
-        os.kill(process, signal.SIGTERM)
+        os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.slow

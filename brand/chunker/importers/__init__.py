@@ -4,6 +4,7 @@ webdataset  tar files
 mds         the folders of mosaicml-streaming
 litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
+pages       large pages of Parquet files, value by value
 csvfiles    CSV and TSV
 jsonfiles   JSON Lines, and JSON files of arrays
 jsonvalues  the values of a JSON file, one at a time
@@ -19,8 +20,9 @@ natural     the codecs that the first values of a column give it
 hub         Parquet files of the Hugging Face Hub
 lists       lists of files, and files that a text names
 beside      a table beside a folder of images
+namedfiles  a table in which several columns name images
 files       the files of a source, also compressed ones
-objects     the files of a source in a store, read as streams
+finding     the files of a source in a store or in a zip
 walk        the files below a folder, and which are data
 partitions  columns in the names of folders
 """
@@ -34,7 +36,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, silent
-from brand.stores.url import is_url
+from brand.errors import UsageError
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -51,7 +53,9 @@ FORMATS: Final = tuple(_HOMES)
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
-    if kind == "hf" and is_url(src):
+    if choice.gather:
+        raise UsageError("--gather is for a table beside a folder of images, and a row is a sample here")
+    if kind == "hf" and os.fspath(src).startswith("hf://"):
         from brand.chunker.importers.hub import open_hub
 
         return open_hub(os.fspath(src), choice, on_progress)

@@ -30,20 +30,24 @@ from numpy.typing import NDArray
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, is_read
 from brand.chunker.importers.lists import codec_of_files
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
 from brand.chunker.sources.blocks import cut
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.header import DECODE_MODES, ELEMENTS, FIXED, DecodeDefault
 from brand.formats.media import HEAD_BYTES
-from brand.formats.record import Numbered
+from brand.formats.record import Numbered, together
+from brand.formats.values import LARGE
 from brand.printable import printable
 
 MOST_ROWS: Final = 1 << 15
 """The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
-_NUMBERS: Final = ("int", "ndarray", "json")
+_SEQUENCES: Final = ("List", "LargeList", "Sequence")
+"""Types of lists of Hugging Face."""
+_CONTENTS: Final = ("bytes", "image", "audio")
+_NUMBERS: Final = ("int", "ndarray", "list[int]", "json")
 """Codecs that keep the numbers of classes."""
 _LISTS: Final = ("list[?]", "list[image]", "list[audio]", "list[str]")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
@@ -136,6 +140,8 @@ def _is_file(kind: Any) -> bool:
 def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     """Return the values of a column for a field of this codec."""
     column = _plain(column)
+    if codec in _CONTENTS and layout in ("file", "plain") and (views := _views(column, layout)) is not None:
+        return views
     if layout == "file" and codec != "json":
         return list(map(_content, column.to_pylist()))
     if layout == "files" and codec != "json":
@@ -256,6 +262,55 @@ def _content(file: Mapping[str, Any] | None) -> Any:
     return file and (file["path"] if file["bytes"] is None else file["bytes"])
 
 
+def _views(column: Any, layout: str) -> list[memoryview] | None:
+    """Return large binary values as views of Arrow's memory: a copy takes as long as it takes to read them.
+
+    None if they are small, if one is missing, or if the type is another one.
+    """
+    library = arrow()
+    if layout == "file":
+        column = dict(zip((field.name for field in column.type), column.flatten(), strict=True))["bytes"]
+    if not (library.types.is_binary(column.type) or library.types.is_large_binary(column.type)) or column.null_count:
+        return None
+    if not len(column) or value_bytes(column).mean() < LARGE:
+        return None
+    return [memoryview(value.as_buffer()).cast("B") for value in column]
+
+
+def is_made(schema: Any, leaf: str) -> bool:
+    """Whether `array_of` makes the values of a leaf of a Parquet file, such as `image` or `image.bytes`."""
+    name, _, child = leaf.partition(".")
+    found = [field.type for field in schema if field.name == name]
+    if child and found:
+        kind = found[0]
+        if not arrow().types.is_struct(kind) or not _is_file(kind) or child != "bytes":
+            return False
+        found = [kind.field("bytes").type]
+    types = arrow().types
+    return len(found) == 1 and any(
+        check(found[0]) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    )
+
+
+def array_of(kind: Any, values: Sequence[bytes | memoryview | None], beside: Any) -> Any:
+    """Return an array of this type; of a struct, `beside` has the other children."""
+    library = arrow()
+    contents = kind.field("bytes").type if library.types.is_struct(kind) else kind
+    large = library.types.is_large_binary(contents) or library.types.is_large_string(contents)
+    # `pyarrow.array` never frees a memoryview that it is given.
+    present = [value for value in values if value is not None]
+    offsets = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
+    data = present[0] if len(present) == 1 else together(present)
+    valid = np.packbits([value is not None for value in values], bitorder="little")
+    parts_of = (valid, offsets.astype(np.int64 if large else np.int32), data)
+    made = library.Array.from_buffers(contents, len(values), list(map(library.py_buffer, parts_of)))
+    if not library.types.is_struct(kind):
+        return made
+    parts = {field.name: part for field, part in zip(beside.type, beside.flatten(), strict=True)} | {"bytes": made}
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return library.StructArray.from_arrays([parts[f.name] for f in fields], fields=fields, mask=beside.is_null())
+
+
 def _listed_arrays(column: Any) -> list[Any]:
     """Return lists of lists of numbers as lists of arrays of the column's dtype; other lists as they are."""
     kind = column.type
@@ -294,6 +349,9 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
         return value_bytes(column.storage)
     if types.is_struct(kind):
         return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
+    if types.is_dictionary(kind):
+        places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return value_bytes(column.dictionary)[places] if len(column.dictionary) else np.zeros(len(column), np.int64)
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
         lengths = arrow().compute.list_value_length(column)
@@ -303,8 +361,7 @@ def value_bytes(column: Any) -> NDArray[np.int64]:
     elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
         lengths = arrow().compute.binary_length(column)
     if lengths is None:
-        mean = 0 if types.is_dictionary(kind) else column.nbytes // max(1, len(column))
-        return np.full(len(column), mean, np.int64)
+        return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)
     sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return width * sizes
 
@@ -350,14 +407,16 @@ class ArrowFields:
             for column, name, codec in pairs
             if self._layouts[column] == ("?", "number") and codec == "str" and not {column, name} & choice.codecs.keys()
         ]
-        names = {n: names for c, n, _ in pairs if (names := _class_names(features.get(c, {}))) is not None}
-        labels = names.pop("label", None)
-        self.classes = labels if labels and self.fields.schema.codec("label") == "int" else None
-        self.field_classes: dict[str, tuple[str, ...]] = {
-            name: names[name] for name, codec in self.fields.schema.fields if name in names and codec in _NUMBERS
-        }
-        """Names of the values of other fields than `label`."""
         self._named = {column: _class_names(features.get(column, {})) for column in self.fields.columns}
+        self.field_classes: dict[str, tuple[str, ...]] = {
+            f"{field}.{path}" if path else field: names
+            for column, field, codec in pairs
+            for path, names in self._named[column].items()
+            if codec in (_NUMBERS if not path else ("json",))
+        }
+        """Names of the values of other fields than an `int` field `label`, and of numbers in JSON, by field or path."""
+        is_label = dict(self.fields.schema.fields).get("label") == "int"
+        self.classes = self.field_classes.pop("label", None) if is_label else None
         self.decode = {
             name: _decode_default(feature)
             for column, name, codec in pairs
@@ -421,7 +480,7 @@ def _features(schema: Any) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError):
         return {}
     features = {  # lists of earlier versions of datasets are [inner feature]
-        name: {"feature": value[0]} if isinstance(value, list) and len(value) == 1 else value
+        name: {"feature": value[0], "_type": "List"} if isinstance(value, list) and len(value) == 1 else value
         for name, value in (features or {}).items()
     }
     return {name: value for name, value in features.items() if isinstance(value, dict)}
@@ -437,12 +496,25 @@ def _decode_default(feature: Mapping[str, Any]) -> DecodeDefault:
     return DecodeDefault(mode if mode in DECODE_MODES else "RGB", upright=True)
 
 
-def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the names of a `ClassLabel`, or of lists of them."""
-    while isinstance(inner := feature.get("feature"), dict):
-        feature = inner
+def _class_names(feature: Any) -> dict[str, tuple[str, ...]]:
+    """Return the names of a `ClassLabel`, or of lists of them, at an empty path; of those in structs by their path."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif isinstance(feature, dict) and feature.get("_type") in _SEQUENCES and "feature" in feature:
+            feature = feature["feature"]
+        else:
+            break
+    if not isinstance(feature, dict):
+        return {}
     names = feature.get("names")
-    return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
+    if feature.get("_type") == "ClassLabel":
+        return {"": tuple(map(str, names))} if isinstance(names, list) else {}
+    found = {}
+    for key, inner in feature.items():
+        for path, some in _class_names(inner).items() if isinstance(inner, dict | list) else ():
+            found[f"{key}.{path}" if path else key] = some
+    return found
 
 
 def _codec_of_first(arrays: Iterable[Any], layout: str) -> str:

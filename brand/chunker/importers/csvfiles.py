@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
-from brand.chunker.importers.lists import with_files
+from brand.chunker.importers.lists import about_names, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell, why_text
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
@@ -35,7 +35,7 @@ LINES_OF_OTHERS: Final = 20
 OTHERS: Final = 100
 _SHOWN: Final = 64
 _EMPTY: Final = "{count} cell[s] [is|are] empty, and [is an empty text|are empty texts]"
-_Columns = tuple[Sequence[str], dict[str, str], dict[str, list[str]]]
+_Columns = tuple[Sequence[str], dict[str, str], dict[str, list[str]], dict[str, str]]
 
 
 class Csv(Shards):
@@ -46,13 +46,17 @@ class Csv(Shards):
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
         self._dialect = choice.dialect
-        self._header, natural, cells = _header_and_columns(self._files, choice.dialect)
+        self._header, natural, cells, firsts = _header_and_columns(self._files, choice.dialect)
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         told = f"{self._fields.choice} {choice.dialect}"
         texts = [c for c, name, codec in self._fields.pairs if codec == "str" and not {c, name} & choice.codecs.keys()]
-        why = filter(None, (why_text(printable(column), cells[column]) for column in texts))
-        notes = [*_without_header(self._files[0].name, self._header), *self._fields.renamed, *why]
+        notes = [
+            *_without_header(self._files[0].name, self._header),
+            *self._fields.renamed,
+            *about_names(self._fields.pairs, firsts, self._files[0].path, choice.codecs),
+            *filter(None, (why_text(printable(column), cells[column]) for column in texts)),
+        ]
         super().__init__(shards, self._fields.schema, told, notes)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
@@ -111,13 +115,15 @@ def _json(cell: str) -> Any:
 
 
 def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Columns:
-    """Return the header, and the columns with their codecs, inferred from the first rows of the files; and these cells.
+    """Return the header, the columns with their codecs, inferred from the first rows of the files; and these cells.
 
-    Equal cells are one, empty ones are left out, and long ones are cut.
+    Equal cells are one, empty ones are left out, and long ones are cut. The last table has the first text of each
+    column, whole.
     """
     header: Sequence[str] = []
     kinds: dict[str, set[str]] = {}
     cells: dict[str, dict[str, None]] = {}
+    firsts: dict[str, str] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
         with _table(file, dialect) as table:
@@ -130,10 +136,12 @@ def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Colum
                 for name, cell in zip(table.header, row, strict=False):
                     kinds.setdefault(name, set()).add(kind_of_cell(cell))
                     cells.setdefault(name, {})[cell[:_SHOWN]] = None
+                    if cell:
+                        firsts.setdefault(name, cell)
     if not header:
         raise SourceError(files[0].name, "the file is empty; its first line names the columns")
     natural = {name: _together(kinds.get(name, set())) for name in header}
-    return header, natural, {name: [cell for cell in cells.get(name, {}) if cell] for name in header}
+    return header, natural, {name: [cell for cell in cells.get(name, {}) if cell] for name in header}, firsts
 
 
 def _together(kinds: set[str]) -> str:

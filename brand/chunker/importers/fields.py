@@ -60,7 +60,9 @@ class FieldMapping:
     split: str | None = None
     """The split or configuration to read; `all` for all of them. None if the source has only one."""
     label: str = ""
-    """The column of whole numbers that becomes the field `label`; empty for one of that name."""
+    """The column of whole numbers, or of names of given classes, that becomes the field `label`; empty for `label`."""
+    gather: tuple[str, ...] = ()
+    """The columns of a table beside files of which each file gets a list of all its rows; a name may be a pattern."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
@@ -184,7 +186,9 @@ class Fields:
 
     def _converted(self, name: str, codec: str, values: Sequence[Any]) -> Sequence[Any]:
         if isinstance(values, np.ndarray):
-            return values
+            if (codec, values.dtype.kind) != ("int", "f"):
+                return values
+            values = values.tolist()
         values = self._filled(name, values)
         convert, exact = _CONVERSIONS.get(codec, (None, object))
         return values if convert is None or set(map(type, values)) <= {exact} else [convert(value) for value in values]
@@ -293,11 +297,9 @@ def choose(
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
     labels = next((codec for column, _, codec in chosen if column == choice.label), "int")
-    if choice.label and labels != "int":
-        raise UsageError(
-            f"--label {choice.label}: that column is {labels}, and labels are whole numbers: number its values with "
-            "brand.pack(..., classes=)"
-        )
+    if choice.label and labels not in ("int", "str"):
+        hint = f": --field {choice.label}=int" if labels == "float" else ""
+        raise UsageError(f"label {choice.label!r}: that column is {labels}, and labels are whole numbers{hint}")
     if len(chosen) + len(packs) > MAX_FIELDS:
         raise UsageError(_too_wide(len(chosen) + len(packs), chosen))
     schema = Schema.parse([*((name, codec) for _, name, codec in chosen), *((name, "ndarray") for name, _, _ in packs)])
@@ -404,7 +406,11 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_int(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and INT_DECLARED.fullmatch(value) else value
+    if isinstance(value, str) and INT_DECLARED.fullmatch(value):
+        return int(value)
+    number = float(value) if isinstance(value, str) and FLOAT_DECLARED.fullmatch(value) else value
+    whole = isinstance(number, float) and number.is_integer() and abs(number) < _MOST_EXACT
+    return int(number) if whole else value  # 1.0, as pandas writes numbers if some are missing
 
 
 def _as_float(value: Any) -> Any:
@@ -421,6 +427,8 @@ def _as_array(value: Any) -> Any:
     return value if array.dtype == object else array
 
 
+_MOST_EXACT: Final = 1 << 53
+"""All smaller whole numbers have a float of their own."""
 _CONVERSIONS: Final[dict[str, tuple[Callable[[Any], Any], type]]] = {
     "str": (_as_text, str),
     "int": (_as_int, int),

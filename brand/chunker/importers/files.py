@@ -18,23 +18,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 import zstandard
 
+from brand.chunker.importers.finding import find_objects, is_pattern, place_of
 from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
-from brand.chunker.importers.objects import ObjectFacts, ObjectPath, SourcePath, find_objects, is_pattern
 from brand.chunker.importers.walk import files_below, is_data, refuse_converted
+from brand.chunker.sources.objects import ObjectFacts, ObjectPath, SourcePath
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.media import HEAD_BYTES
 from brand.printable import printable
-from brand.stores.url import is_url, parse_url
 
 BUFFER_BYTES: Final = 1 << 20
+LARGE_FILE: Final = 4 << 20
+"""From this size on, numpy asks for large pages of memory."""
+_PIECE_BYTES: Final = 4 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
 _UNPACKED: Final = (*COMPRESSED, ".tgz")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -78,8 +81,8 @@ def find_files(
         UsageError: The folder holds several splits or configurations, or not the one that was asked for.
     """
     text, endings = os.fspath(src), tuple(suffixes)
-    if is_url(text):
-        return _objects(text, endings, what, split, tables=tables)
+    if isinstance(place := place_of(text), ObjectPath):
+        return _objects(text, place, endings, what, split, tables=tables)
     root = Path(os.path.normpath(text))
     if root.is_dir():
         names = files_below(root, endings, underscore=not tables)
@@ -101,11 +104,12 @@ def find_files(
     return [_file(Path(name), Path(name).name) for name in found]
 
 
-def _objects(src: str, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool) -> list[ImportFile]:
-    """Return the files of a source in a store, as `find_files` does."""
-    found = find_objects(src, endings, what, _expanded)
-    folder = None if is_pattern(src) else PurePosixPath(parse_url(src).path)
-    if folder is None or [path.path for path in found] == [folder]:
+def _objects(
+    src: str, place: ObjectPath, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool
+) -> list[ImportFile]:
+    """Return the files of a source in a store or in a zip, as `find_files` does."""
+    found, folder = find_objects(src, place, endings, what, _expanded), place.path
+    if is_pattern(src) or found == [place]:
         if split not in (None, ALL):
             raise UsageError(f"--split chooses among the files of a folder, and {src} names files: leave --split out")
         return [_file(path, path.name) for path in found]
@@ -153,11 +157,6 @@ def _refuse_partitions(source: str, names: Iterable[str]) -> None:
                 " be lost, which only Parquet files get from the names of folders. Name the files by a pattern to leave"
                 f" it out: '{printable(source.rstrip('/'))}/**/*{''.join(Path(name).suffixes[-1:])}'"
             )
-
-
-def source_path(src: str | os.PathLike[str]) -> SourcePath:
-    """Return the path of a source, on this machine or in a store. Raises `UsageError`."""
-    return ObjectPath.of(src) if isinstance(src, str) and is_url(src) else Path(src)
 
 
 def listed_file(root: SourcePath, name: str, index: str = "index.json") -> ImportFile:
@@ -228,7 +227,7 @@ def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterat
     """
     suffix = path.suffix if packed is None else packed
     try:
-        with path.open("rb", buffering=BUFFER_BYTES) as file, _unpacked(suffix, file) as stream:
+        with path.open("rb", buffering=BUFFER_BYTES) as file, unpacked(suffix, file) as stream:
             yield stream
     except BrandError:
         raise
@@ -239,7 +238,8 @@ def reading(path: SourcePath, name: str, *, packed: str | None = None) -> Iterat
         raise SourceError(name, f"{what}: {cause_of(error)}") from error
 
 
-def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
+def unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
+    """Return the stream of the decompressed contents of a file, as its name ends in `suffix`."""
     if suffix in (".gz", ".tgz"):
         return gzip.open(file)
     if suffix == ".bz2":
@@ -299,11 +299,11 @@ def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> lis
     return [(name, codec_of_bytes(heads[name]) if name in heads else codec) for name, codec in codecs.items()]
 
 
-def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
+def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes | memoryview]:
     """Yield the samples of a file that begins with their number and offsets, each u32; read from front to back.
 
-    `size` is that of the whole file, if it is known. Raises EOFError if the file ends too early, or if its table of
-    offsets contradicts it.
+    Large samples are views of memory. `size` is that of the whole file, if it is known. Raises EOFError if the file
+    ends too early, or if its table of offsets contradicts it.
     """
     (found,) = _U32.unpack(_exactly(file, _U32.size))
     if found != samples:
@@ -315,7 +315,7 @@ def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes
         raise EOFError("the offsets of its samples contradict each other, or its size")
     _exactly(file, int(offsets[0]) - at)
     for length in np.diff(offsets).tolist():
-        yield _exactly(file, length)
+        yield _exactly(file, length) if not LARGE_FILE <= length <= MAX_SAMPLE else read_large(file, length)
 
 
 def _exactly(file: BinaryIO, size: int) -> bytes:
@@ -325,6 +325,21 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     if len(data) != size:
         raise EOFError("it is truncated")
     return data
+
+
+def read_large(file: BinaryIO, size: int, begun: bytes = b"") -> memoryview:
+    """Return `size` bytes, of which the first ones, `begun`, are read already. Raises EOFError if the file ends before.
+
+    They are in memory of numpy, which asks for large pages: bytes take five times as long to fill. A damaged size costs
+    no memory, because the memory is filled piece by piece.
+    """
+    memory, done = np.empty(size, np.uint8).data, len(begun)
+    memory[:done] = begun
+    while done < size:
+        if not (count := file.readinto(memory[done : done + _PIECE_BYTES])):  # type: ignore[attr-defined]
+            raise EOFError("it is truncated")
+        done += count
+    return memory
 
 
 def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
@@ -360,5 +375,7 @@ def index_errors(path: SourcePath, what: str) -> Iterator[None]:
         raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
     except NotADirectoryError as error:
         raise SourceError(str(path.parent), f"it is a file, not a folder of {what}") from error
+    except OSError as error:
+        raise SourceError(str(path), f"it cannot be read: {cause_of(error)}") from error
     except Exception as error:  # the index may hold anything in place of what is read from it
         raise SourceError(str(path), f"it is not an index of {what}: {cause_of(error)}") from error

@@ -14,8 +14,11 @@ the folder of the JSON file.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, BinaryIO, Final
@@ -23,12 +26,12 @@ from typing import Any, BinaryIO, Final
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
-from brand.chunker.importers.lists import with_files
+from brand.chunker.importers.lists import about_names, first_text, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
@@ -41,6 +44,26 @@ _NAN: Final = "{count} value[s] [is|are] NaN, which JSON does not have: [it is|t
 _KEEP_NAN: Final = ("float", "ndarray", "list[float]", "list[ndarray]")
 
 
+@dataclass
+class _FirstRows:
+    """What the first samples of the files hold."""
+
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Column -> the kinds of its values, and where each was found first."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Column -> its first text, also in a list."""
+    alone: Mapping[str, Any] | None = None
+    """The object of a file that holds no other one, if it is the only file."""
+
+    def add(self, row: Mapping[str, Any], where: str, *, alone: bool) -> None:
+        """Add the next sample. `alone` is whether none was added before, and no other file is there."""
+        self.alone = row if alone else None
+        for name, value in row.items():
+            self.kinds.setdefault(name, {}).setdefault(kind_of_value(value), where)
+            if not self.texts.get(name):
+                self.texts[name] = first_text(value)
+
+
 class JsonLines(Shards):
     """Files of JSON objects."""
 
@@ -49,13 +72,19 @@ class JsonLines(Shards):
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file", choice.split)
         self._lined = {file.path: _is_lined(file) for file in files}
-        kinds = self._kinds(files, choice)
+        first = self._look(files, choice)
+        kinds = first.kinds
         natural = [(name, common_codec(some) or "json") for name, some in kinds.items()]
         self._all, self._some = set(kinds), bool(choice.columns)
         self._fields = choose(natural, choice, fits_of_values(kinds))
         self._stretches = [(file, low, high) for file in files for low, high in self._cuts(file)]
         shards = (Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches)
-        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
+        notes = [
+            *self._fields.renamed,
+            *about_names(self._fields.pairs, first.texts, files[0].path, choice.codecs),
+            *_about_one_object(files[0], first.alone),
+        ]
+        super().__init__(shards, self._fields.schema, self._fields.choice, notes)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
@@ -118,13 +147,13 @@ class JsonLines(Shards):
                 count += replaced
         return count
 
-    def _kinds(self, files: Sequence[ImportFile], choice: FieldMapping) -> dict[str, dict[str, str]]:
-        """Return the kinds of values of each column in the first samples, and where each was found first.
+    def _look(self, files: Sequence[ImportFile], choice: FieldMapping) -> _FirstRows:
+        """Return what the first samples hold.
 
         Raises `UsageError` if the values of a column have no common codec, `SourceError` if there are no samples.
         """
-        found: dict[str, dict[str, str]] = {}
-        step, refused = max(1, len(files) // OTHERS), ""
+        first = _FirstRows()
+        step, refused, empty = max(1, len(files) // OTHERS), "", 0
         for file in [files[0], *files[1::step]]:
             word = "line" if self._lined[file.path] else "item"
             items = self._items(file, 0, file.bytes)
@@ -132,19 +161,20 @@ class JsonLines(Shards):
                 if isinstance(row, str):
                     refused = refused or f"{file.name}: {word} {place}: {row}"
                     continue
-                for name, value in row.items():
-                    found.setdefault(name, {}).setdefault(kind_of_value(value), f"{file.name}, {word} {place}")
-        if not found:
-            what = (
-                f"none of its first lines is a sample. {refused}"
-                if refused
-                else "there are no samples: every file is empty"
-            )
+                empty += not row
+                first.add(row, f"{file.name}, {word} {place}", alone=place == 1 and len(files) == 1)
+        if not first.kinds:
+            if refused:
+                what = f"none of its first lines is a sample. {refused}"
+            elif empty:
+                what = f"its samples have no fields: {counted(empty, 'object')} {{}} at its beginning"
+            else:
+                what = "there are no samples: every file is empty"
             raise SourceError(files[0].name, what)
-        for name, kinds in found.items():
+        for name, kinds in first.kinds.items():
             if common_codec(kinds) is None and is_read(name, choice):
                 _check_chosen(name, kinds, choice)
-        return found
+        return first
 
     def _cuts(self, file: ImportFile) -> list[tuple[int, int]]:
         """Return begin and end of each stretch of a file."""
@@ -166,6 +196,23 @@ def _check_chosen(name: str, kinds: dict[str, str], choice: FieldMapping) -> Non
     if "json" not in kinds:
         cure += f", or --field {name}=str"
     raise UsageError(f"{name!r} is {shown.get(one, one)} in {here}, and {shown.get(other, other)} in {there}: {cure}")
+
+
+def _about_one_object(file: ImportFile, alone: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield a note if a file is one object that holds a list of objects: COCO's annotations, or `{"data": [...]}`."""
+    lists = {
+        name: len(value)
+        for name, value in (alone or {}).items()
+        if isinstance(value, list) and len(value) > 1 and isinstance(value[0], dict)
+    }
+    if lists and file.path.suffix == ".json":
+        name = max(lists, key=lambda name: lists[name])
+        items = shlex.quote(f".[{json.dumps(name)}][]")
+        lines = shlex.quote(f"{file.path.name.removesuffix('.json')}-{name}.jsonl".replace("/", "_"))
+        yield (
+            f"{file.name} is one object, and so one sample: its list {name!r} has {lists[name]:,} items. `jq -c {items}"
+            f" {shlex.quote(str(file.path))} > {lines}` writes each on a line, for a sample each"
+        )
 
 
 def _is_lined(file: ImportFile) -> bool:

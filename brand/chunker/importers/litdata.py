@@ -47,10 +47,9 @@ from brand.chunker.importers.files import (
     reading,
     scalar,
     settled,
-    source_path,
 )
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES
+from brand.chunker.sources.objects import SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
@@ -125,12 +124,12 @@ class LitData(Shards):
             except EOFError as error:
                 raise SourceError(shard.name, str(error)) from error
 
-    def _row(self, head: struct.Struct, data: bytes) -> dict[str, Any]:
+    def _row(self, head: struct.Struct, data: bytes | memoryview) -> dict[str, Any]:
         """Return a sample. Raises ValueError if the sizes of its fields do not fit, and what the readers raise."""
         start, row = head.size, {}
         for name, size in zip(self._offered, head.unpack_from(data), strict=True):
             if name in self._readers:
-                row[name] = self._readers[name][1](data[start : start + size])
+                row[name] = self._readers[name][1](bytes(data[start : start + size]))
             start += size
         if start != len(data):
             raise ValueError(f"its fields end at byte {start} of {len(data)}")

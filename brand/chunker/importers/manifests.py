@@ -23,6 +23,7 @@ from typing import Any, Final, TextIO
 
 from brand.chunker.importers.files import reading, with_compressed
 from brand.chunker.sources.listing import PATH_NAMES, TEXT_NAMES, TableRows
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad
 from brand.chunker.sources.texttable import Dialect
 from brand.errors import SourceError, UsageError, counted
@@ -60,7 +61,7 @@ Rows = Iterator[Utterance | Bad]
 class SpeechManifest:
     """A manifest; its rows can be read once."""
 
-    def __init__(self, kind: str, path: Path, columns: Sequence[str], dialect: Dialect | None = None) -> None:
+    def __init__(self, kind: str, path: SourcePath, columns: Sequence[str], dialect: Dialect | None = None) -> None:
         self.path, self.columns, self.dialect = path, tuple(columns), dialect or Dialect()
         self.seen: dict[str, None] = {}
         """Names of columns that rows have and that are not read otherwise; known after the rows were read."""
@@ -78,10 +79,12 @@ class SpeechManifest:
         return tuple(_as_text(row.get(name)) for name in self.columns)
 
 
-def kind_of_manifest(path: Path) -> str | None:
+def kind_of_manifest(path: SourcePath) -> str | None:
     """Return the kind of a manifest; None for any other file or folder. Raises `SourceError`."""
-    if path.is_dir():
-        return "kaldi" if (path / "wav.scp").is_file() else None
+    if (path / "wav.scp").is_file():
+        return "kaldi"
+    if isinstance(path, Path) and path.is_dir():
+        return None
     if path.name.lower().endswith(_JSON):
         return "json"
     with reading(path, str(path)) as file:
@@ -98,7 +101,7 @@ def kind_of_manifest(path: Path) -> str | None:
 
 
 @contextmanager
-def _text(path: Path) -> Iterator[TextIO]:
+def _text(path: SourcePath) -> Iterator[TextIO]:
     """Open a text file, also a compressed one, in UTF-8. Raises `SourceError`."""
     try:
         with reading(path, str(path)) as stream:
@@ -151,7 +154,7 @@ def _of_json(manifest: SpeechManifest) -> Rows:
             yield Bad(called, why)
 
 
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def _objects(path: SourcePath) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """Yield the objects of JSON lines, or of one array; for a line that has none, in words why."""
     with _text(path) as file:
         for number, line in enumerate(file, 1):
@@ -162,7 +165,7 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | str]]:
                 yield f"line {number}", _parsed(line)
 
 
-def _items(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def _items(path: SourcePath, text: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -237,7 +240,7 @@ def _source(recording: Mapping[str, Any], channel: Any) -> tuple[str, int | None
     return source["source"], None if wanted[0] is None else source["channels"].index(wanted[0])
 
 
-def _recordings(supervisions: Path) -> dict[str, Any]:
+def _recordings(supervisions: SourcePath) -> dict[str, Any]:
     """Return the recordings of Lhotse that lie next to supervisions, by identifier."""
     path = supervisions.with_name(supervisions.name.replace("supervisions", "recordings"))
     if path == supervisions or not path.is_file():
@@ -276,7 +279,7 @@ def _of_kaldi(manifest: SpeechManifest) -> Rows:
             yield Bad(f"text, {key}", "there is no such utterance in segments or wav.scp")
 
 
-def _table(path: Path) -> dict[str, str]:
+def _table(path: SourcePath) -> dict[str, str]:
     """Return the lines of a file of Kaldi, by their first words. Raises `SourceError` if one comes twice."""
     found: dict[str, str] = {}
     with _text(path) as file:

@@ -36,10 +36,9 @@ from brand.chunker.importers.files import (
     reading,
     scalar,
     settled,
-    source_path,
 )
-from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES
+from brand.chunker.sources.objects import SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
@@ -52,15 +51,20 @@ _DTYPES: Final = {
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
 """Compression by its name in the index -> its name in `reading`."""
 
+
+def _contents(data: bytes) -> bytes:
+    return data
+
+
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "str": ("str", bytes.decode),
-    "bytes": ("?", bytes),
+    "bytes": ("?", _contents),
     "int": ("int", partial(scalar, np.dtype("<i8"))),
     "str_int": ("int", int),
     "str_float": ("float", float),
     "str_decimal": ("str", bytes.decode),
-    "jpeg": ("image", bytes),
-    "png": ("image", bytes),
+    "jpeg": ("image", _contents),
+    "png": ("image", _contents),
     "pil": ("image", pixels),
     "json": ("json", json.loads),
 }
@@ -124,14 +128,18 @@ class Mds(Shards):
             except EOFError as error:
                 raise SourceError(shard.file.name, str(error)) from error
 
-    def _row(self, sizes: Sequence[int | None], head: struct.Struct, data: bytes) -> dict[str, Any]:
-        """Return a sample. Raises ValueError if the sizes of its columns do not fit, and what the readers raise."""
+    def _row(self, sizes: Sequence[int | None], head: struct.Struct, data: bytes | memoryview) -> dict[str, Any]:
+        """Return a sample; the contents of files without a copy if they are large.
+
+        Raises ValueError if the sizes of its columns do not fit, and what the readers raise.
+        """
         variable, start = iter(head.unpack_from(data)), head.size
         row = {}
         for column, size in zip(self._encodings, sizes, strict=True):
             end = start + (next(variable) if size is None else size)
             if column in self._readers:
-                row[column] = self._readers[column][1](data[start:end])
+                read, value = self._readers[column][1], data[start:end]
+                row[column] = value if read is _contents else read(bytes(value))
             start = end
         if start != len(data):
             raise ValueError(f"its columns end at byte {start} of {len(data)}")

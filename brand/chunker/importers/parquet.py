@@ -13,37 +13,43 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.arrow import (
     MOST_ROWS,
     ArrowFields,
     ArrowShards,
+    array_of,
     arrow,
     arrow_errors,
     arrow_file,
     first_arrays,
     intact,
+    is_made,
     validated,
 )
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.objects import ObjectPath, is_pattern
+from brand.chunker.importers.finding import folders_with, is_pattern, place_of
+from brand.chunker.importers.pages import ColumnChunk
 from brand.chunker.importers.partitions import partitions_of
+from brand.chunker.sources.objects import ObjectPath, SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
-from brand.stores.url import is_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 _LARGE_PAGE: Final = 256 << 20
+_LARGE_DICTIONARY: Final = 64 << 10
 _PAGE_HELD: Final = 2
 """Forms of a page in the memory of Arrow: decompressed, and as values."""
 _DAMAGED: Final = "it is damaged or truncated"
+_STATE: Final = "state.json"
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
@@ -73,14 +79,15 @@ class Parquet(ArrowShards):
                 if not schema.names:
                     raise SourceError(file.name, "it has no columns")
                 if columns is None:
-                    columns = ArrowFields(schema, partial(_first, parquet), choice)
+                    columns = ArrowFields(schema, partial(_first, file, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
                 more = [] if choice.columns else [name for name in schema.names if name not in columns.fields.columns]
                 if more:
                     what_differs = f"it has a column {more[0]!r}, which {files[0].name} has not"
                     raise SourceError(file.name, what_differs, hint="--columns takes only those that all files have")
-                if (page := _largest_dictionary(parquet.metadata)) > _LARGE_PAGE:
-                    pages[file.name] = page
+                for group in range(parquet.metadata.num_row_groups):
+                    if others := _large_columns(file, parquet, group)[1]:
+                        pages[file.name] = max(pages.get(file.name, 0), *others.values())
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
@@ -98,11 +105,11 @@ class Parquet(ArrowShards):
         with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
             row = sum(group.num_rows for group in facts[: groups[0]])
-            mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
+            mean = max(_row_bytes(file, parquet, group) for group in groups)
             rows = max(1, min(MOST_ROWS, _BATCH_BYTES // max(1, mean)))
             partition, taken = self._partitions[file], self._columns.fields.columns
             names = [name for name in taken if name in parquet.schema_arrow.names]
-            batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
+            batches = _batches(file, parquet, groups, names, rows)
             whole = (_with_columns(batch, partition, taken) for batch in intact(file.name, "it is damaged", batches))
             yield from self._columns.blocks(whole, row)
 
@@ -112,7 +119,9 @@ def _names_files(src: str | os.PathLike[str] | list[ImportFile]) -> bool:
     if isinstance(src, list):
         return False
     text = os.fspath(src)
-    return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES) if is_url(src) else not Path(src).is_dir()
+    if isinstance(place_of(text), ObjectPath):
+        return is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES)
+    return not Path(src).is_dir()
 
 
 def _partitions(paths: Sequence[str]) -> list[Any]:
@@ -149,37 +158,115 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        source = file.path.open_for_jumps() if isinstance(file.path, ObjectPath) else file.path
         opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
     try:
         with opened as parquet:
             yield parquet
     finally:
+        if not isinstance(source, Path):
+            source.close()
         arrow().default_memory_pool().release_unused()
 
 
-def _largest_dictionary(metadata: Any) -> int:
-    """Return about the size of the largest page of dictionary values, decompressed. It may hold a whole column."""
-    largest = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in map(group.column, range(group.num_columns)):
-            if column.has_dictionary_page and group.total_byte_size > _LARGE_PAGE:
-                packed = column.data_page_offset - column.dictionary_page_offset
-                largest = max(largest, packed * column.total_uncompressed_size // max(1, column.total_compressed_size))
-    return largest
+def _batches(file: ImportFile, parquet: Any, groups: Sequence[int], names: Sequence[str], rows: int) -> Iterator[Any]:
+    """Yield rows of row groups in batches of `rows`. Columns with large pages are read value by value."""
+    for group in groups:
+        large = {name: found for name, found in _large_columns(file, parquet, group)[0].items() if name in names}
+        if not large:
+            yield from parquet.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
+            continue
+        others = [name for name in names if name not in large]
+        others += [
+            f"{name}.{child.name}"
+            for name, (leaf, _) in large.items()
+            for child in (parquet.schema_arrow.field(name).type if "." in leaf else ())
+            if f"{name}.{child.name}" != leaf
+        ]
+        count = parquet.metadata.row_group(group).num_rows
+        with _raw(file) as raw:
+            values = {
+                name: ColumnChunk(raw, *_facts(parquet, group, number)).values() for name, (_, number) in large.items()
+            }
+            beside = (
+                parquet.iter_batches(rows, row_groups=[group], columns=others, use_threads=False)
+                if others
+                else (None for _ in range(0, count, rows))
+            )
+            for first, batch in zip(range(0, count, rows), beside, strict=True):
+                size = min(rows, count - first)
+                made = {name: batch.column(name) for name in (batch.schema.names if batch is not None else ())}
+                for name, found in values.items():
+                    some = list(islice(found, size))
+                    made[name] = array_of(parquet.schema_arrow.field(name).type, some, made.get(name))
+                    del some
+                kinds = [parquet.schema_arrow.field(name) for name in made]
+                yield arrow().RecordBatch.from_arrays(list(made.values()), schema=arrow().schema(kinds))
+
+
+def _row_bytes(file: ImportFile, parquet: Any, group: int) -> int:
+    """Return about the bytes of a row. A dictionary holds each value once, and a row group may hold it many times."""
+    facts, schema = parquet.metadata.row_group(group), parquet.metadata.schema
+    total = facts.total_byte_size
+    for number, column in enumerate(map(facts.column, range(facts.num_columns))):
+        is_large = column.has_dictionary_page and column.total_compressed_size > _LARGE_DICTIONARY
+        if is_large and schema.column(number).physical_type == "BYTE_ARRAY":
+            with _raw(file) as raw:
+                values, size = ColumnChunk(raw, *_facts(parquet, group, number)).dictionary()
+            total = max(total, size * column.num_values // max(1, values))
+    return int(total // max(1, facts.num_rows))
+
+
+def _large_columns(file: ImportFile, parquet: Any, group: int) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
+    """Return the columns of a row group that have large pages.
+
+    The first ones are read value by value: column -> its leaf and that leaf's number. Arrow reads the others: leaf ->
+    size of a page.
+    """
+    facts, schema = parquet.metadata.row_group(group), parquet.metadata.schema
+    readable, others = dict[str, tuple[str, int]](), dict[str, int]()
+    numbers = [
+        number
+        for number in range(facts.num_columns if facts.total_byte_size > _LARGE_PAGE else 0)
+        if facts.column(number).total_uncompressed_size > _LARGE_PAGE
+    ]
+    if not numbers:
+        return readable, others
+    with _raw(file) as raw:
+        for number in numbers:
+            chunk, leaf = ColumnChunk(raw, *_facts(parquet, group, number)), schema.column(number)
+            if (page := chunk.largest_page()) <= _LARGE_PAGE:
+                continue
+            name = leaf.path.partition(".")[0]
+            one = name not in readable and is_made(parquet.schema_arrow, leaf.path)
+            if one and leaf.physical_type == "BYTE_ARRAY" and not leaf.max_repetition_level and chunk.is_readable():
+                readable[name] = leaf.path, number
+            else:
+                others[leaf.path] = page
+    return readable, others
+
+
+def _facts(parquet: Any, group: int, number: int) -> tuple[Any, int]:
+    metadata = parquet.metadata
+    return metadata.row_group(group).column(number), metadata.schema.column(number).max_definition_level
+
+
+def _raw(file: ImportFile) -> BinaryIO:
+    opened: Any = file.path.open("rb", buffering=0) if isinstance(file.path, Path) else file.path.open()
+    return opened  # type: ignore[no-any-return]
 
 
 def _about_pages(pages: Mapping[str, int]) -> str:
     name, size = max(pages.items(), key=lambda item: item[1])
     return (
-        f"{counted(len(pages), 'file')} with large pages, such as {name} with {size / 1e9:.1f} GB: Arrow reads a page"
-        f" as a whole, and takes {_PAGE_HELD} times its size. Write with write_batch_size=16, or smaller row groups"
+        f"{counted(len(pages), 'file')} with large pages, such as {name} with {size / 1e9:.1f} GB: Arrow reads such a"
+        f" page as a whole, and takes {_PAGE_HELD} times its size. Write with write_batch_size=16, with smaller row"
+        " groups, or, if the values are not in lists, with compression='zstd'"
     )
 
 
-def _first(parquet: Any, name: str) -> Iterator[Any]:
-    for batch in parquet.iter_batches(1, columns=[name], use_threads=False):
+def _first(file: ImportFile, parquet: Any, name: str) -> Iterator[Any]:
+    for batch in _batches(file, parquet, range(parquet.metadata.num_row_groups), [name], 1):
         yield batch.column(name)
 
 
@@ -203,9 +290,9 @@ class Saved(ArrowShards):
 
     kind = "hf"
 
-    def __init__(self, root: Path, choice: FieldMapping) -> None:
+    def __init__(self, root: SourcePath, choice: FieldMapping) -> None:
         arrow()
-        state = root / "state.json"
+        state = root / _STATE
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -237,14 +324,17 @@ class Saved(ArrowShards):
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
     """Return the source in a folder of `save_to_disk`, or in Parquet files. Raises `SourceError`, `UsageError`."""
     arrow()
-    root = Path(src)
-    if (root / "state.json").exists():
+    text, found = os.fspath(src), "Parquet file, and no state.json, so `save_to_disk` did not write it"
+    if is_pattern(text) or text.lower().endswith(PARQUET_SUFFIXES):
+        return Parquet(src, choice, found)
+    root = source_path(text)
+    if (root / _STATE).exists():
         return Saved(root, choice)
-    saved = sorted(path.parent.relative_to(root).as_posix() for path in root.glob("**/state.json"))
+    saved = folders_with(root, _STATE)
     if not saved:
         if (root / "dataset_dict.json").exists():
             raise SourceError(os.fspath(src), "it has no splits")
-        return Parquet(src, choice, "Parquet file, and no state.json, so `save_to_disk` did not write it")
+        return Parquet(src, choice, found)
     if choice.split == ALL:
         raise UsageError(
             f"{os.fspath(src)} has the splits {', '.join(saved)}, each with features of its own: convert each of them,"

@@ -49,34 +49,45 @@ class Table:
     """Facts for the report, in sentences."""
 
 
-def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+def table_of(samples: Any, schema: Mapping[str, str] | None, label: str = "") -> Table | None:
     """Return the table that `pack` was given, with the fields of a schema or with all columns.
+
+    The column `label` becomes the field of that name.
 
     Returns None if it is not a table. Raises `SchemaError`, `UsageError`, `MissingExtraError`.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(samples).__mro__}
+    if label and schema is not None and "label" in schema and label not in schema:  # the field, not the column
+        schema = {label if name == "label" else name: codec for name, codec in schema.items()}
     if ("pandas", "DataFrame") in kinds:
-        return _pandas(samples, schema)
+        return _pandas(samples, schema, label)
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(table.schema, lambda name: first_arrays(table.column(name)), len(table), batches, schema)
+        first = partial(_first_of_column, table)
+        return _arrow(table.schema, first, len(table), batches, schema, label)
     if ("datasets", "Dataset") in kinds:
-        return _hugging_face(samples, schema)
+        return _hugging_face(samples, schema, label)
     if ("datasets", "IterableDataset") in kinds:
-        return _hugging_face_stream(samples, schema)
+        return _hugging_face_stream(samples, schema, label)
     _refuse(samples, kinds)
+    if label:
+        raise UsageError("label= names a column of a table; in samples, give the field the name 'label'")
     return None
 
 
-def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapping:
+def _first_of_column(table: Any, name: str) -> Iterator[Any]:
+    return first_arrays(table.column(name))
+
+
+def _choice(names: Sequence[str], schema: Mapping[str, str] | None, label: str) -> FieldMapping:
     if schema is None:
-        return FieldMapping()
+        return FieldMapping(label=label)
     parsed = Schema.parse(schema)
     missing = next((name for name in parsed.names if name not in names), None)
     if missing is not None:
         raise SchemaError(f"the table has no column {missing!r}; its columns are: {', '.join(map(str, names))}")
-    return FieldMapping(parsed.names, dict(parsed.fields))
+    return FieldMapping(parsed.names, dict(parsed.fields), label=label)
 
 
 def _arrow(
@@ -85,8 +96,9 @@ def _arrow(
     rows: int | None,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
+    label: str,
 ) -> Table:
-    choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
+    choice, order = _choice(arrow_schema.names, schema, label), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_values, choice, order=order)
     found = columns.blocks(intact("the table", "its rows cannot be read", batches))
     return Table(
@@ -100,11 +112,11 @@ def _arrow(
     )
 
 
-def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
+def _pandas(frame: Any, schema: Mapping[str, str] | None, label: str) -> Table:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names) or any(not isinstance(name, str) for name in frame.columns):
         raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
-    choice = _choice(names, schema)
+    choice = _choice(names, schema, label)
     kinds = {name: _kinds(frame[name]) for name in names}
     natural = {name: _codec(frame[name], kinds[name], choice) for name in names}
     fields = choose(((name, natural[name]) for name in schema or names), choice, fits_of_values(kinds))
@@ -166,22 +178,22 @@ def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
     raise SchemaError(f"column {series.name!r} holds values of several kinds ({names}): name its codec in a schema")
 
 
-def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+def _hugging_face(samples: Any, schema: Mapping[str, str] | None, label: str) -> Table | None:
     stored = stored_rows(samples, has_schema=schema is not None)
     if stored is None:
         return None
     mean = stored.data.nbytes // max(1, len(stored.data))
     rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
     batches = (batch for some in stored.iter(rows) for batch in with_files(some))
-    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema)
+    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema, label)
 
 
-def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None, label: str) -> Table | None:
     stored = stored_stream(samples, has_schema=schema is not None)
     if stored is None:
         return None
     arrow_schema, first = samples.features.arrow_schema, partial(first_of_stream, stored)
-    return _arrow(arrow_schema, first, None, _stream_batches(stored), schema)
+    return _arrow(arrow_schema, first, None, _stream_batches(stored), schema, label)
 
 
 def _stream_batches(stored: Any) -> Iterator[Any]:

@@ -12,9 +12,11 @@ import math
 import mmap
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +25,10 @@ import xxhash
 
 from brand.chunker.importers.manifests import SpeechManifest, Utterance
 from brand.chunker.sources.listing import RESERVED, not_taken
+from brand.chunker.sources.objects import ObjectPath, SourcePath, is_below
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.chunker.sources.source import DURATION
+from brand.chunker.sources.source import DURATION, intact
+from brand.chunker.sources.trees import CHANGED, FileFacts, contents, tree_of
 from brand.errors import MissingExtraError, SourceError, UsageError, counted
 from brand.formats.audio import DecodedAudio, OpenAudio, duration, has_soundfile, opened, soundfile
 from brand.formats.header import Schema
@@ -57,8 +61,8 @@ _ROUNDED: Final = Noticed(
 
 _FLAC_RATE: Final = 655_350
 
-_File = tuple[str, int, int]
-"""Path, size and time of change of a recording."""
+_File = tuple[SourcePath, FileFacts]
+"""Folder of a recording, and the recording below it."""
 
 
 class Utterances(Shards):
@@ -66,7 +70,7 @@ class Utterances(Shards):
 
     kind = "audio"
 
-    def __init__(self, manifest: SpeechManifest, root: Path) -> None:
+    def __init__(self, manifest: SpeechManifest, root: SourcePath) -> None:
         self._measured = has_soundfile()
         self._files: dict[str, _File | None] = {}
         self._rows: list[Utterance | Bad] = []
@@ -74,7 +78,7 @@ class Utterances(Shards):
         for row in manifest.rows():
             self._rows.append(row)
             if isinstance(row, Utterance) and row.path not in self._files:
-                self._files[row.path] = _found(row.path, [*bases, Path()])
+                self._files[row.path] = _found(row.path, root, [*bases, Path()])
         if not self._rows:
             raise SourceError(str(manifest.path), "there are no rows in it")
         for name in manifest.columns:
@@ -94,6 +98,7 @@ class Utterances(Shards):
         shards = [self._shard(low, high) for low, high in self._cuts]
         empty = sum(isinstance(row, Utterance) and not row.text for row in self._rows)
         notes = [f"{counted(empty, 'row')} without a text; the text is empty there"] if empty else []
+        notes += _repeated(self._rows)
         if not self._measured:
             notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio")
         left = [name for name in manifest.seen if name not in manifest.columns]
@@ -103,8 +108,9 @@ class Utterances(Shards):
     def _shard(self, low: int, high: int) -> Shard:
         rows = self._rows[low:high]
         files = {row.path: self._files[row.path] for row in rows if isinstance(row, Utterance)}
-        size = sum(file[1] for file in files.values() if file is not None)
-        mark = xxhash.xxh3_128_hexdigest(repr((rows, list(files.values()))).encode("utf-8", "surrogateescape"))
+        size = sum(file[1].size for file in files.values() if file is not None)
+        told = [None if file is None else (str(file[0] / file[1].key), *file[1][1:]) for file in files.values()]
+        mark = xxhash.xxh3_128_hexdigest(repr((rows, told)).encode("utf-8", "surrogateescape"))
         return Shard(self._manifest, size, mark, high - low)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
@@ -113,7 +119,8 @@ class Utterances(Shards):
         samples: list[dict[str, Any]] = []
         called: list[str] = []
         held = 0
-        with _Recordings() as recordings:
+        files = [self._files[row.path] for row in self._rows[low:high] if isinstance(row, Utterance)]
+        with _Recordings([file for file in files if file is not None]) as recordings:
             for row in self._rows[low:high]:
                 if isinstance(row, Bad):
                     yield row
@@ -145,16 +152,18 @@ class Utterances(Shards):
         if file is None:
             raise ValueError("there is no such audio file in the folder, nor next to the manifest")
         audio, seconds, facts = _audio_of(row, file, recordings, measure=self._measured)
-        key = self._key(row, file[0], cut=bool(facts))
+        key = self._key(row, file, cut=bool(facts))
         values = dict(zip(self._columns, row.values, strict=True))
         sample = {"audio": audio, "duration": seconds, "text": row.text, **values, "key": key}
         return sample, [replace(fact, example=printable(key)) for fact in facts]
 
-    def _key(self, row: Utterance, path: str, *, cut: bool) -> str:
+    def _key(self, row: Utterance, file: _File, *, cut: bool) -> str:
         if row.key:
             return row.key
-        inside = os.path.relpath(path, self._root)
-        name = row.path if inside.startswith("..") else Path(inside).as_posix()
+        name = file[1].key
+        if isinstance(self._root, Path):
+            inside = os.path.relpath(name, self._root)
+            name = row.path if inside.startswith("..") else Path(inside).as_posix()
         return f"{name}#{row.begin}" if cut else name
 
 
@@ -163,17 +172,34 @@ def _is_stretch(row: Utterance) -> bool:
     return row.begin > 0 or not math.isnan(row.seconds) or row.channel is not None
 
 
-def _found(path: str, bases: Sequence[Path]) -> _File | None:
-    """Return the file with this path below the first folder that has it; None if there is none."""
+def _repeated(rows: Sequence[Utterance | Bad]) -> list[str]:
+    """Return a note if several rows are one whole recording: they may mean parts, in columns that are not read."""
+    times = Counter(row.path for row in rows if isinstance(row, Utterance) and not _is_stretch(row))
+    count = sum(n for n in times.values() if n > 1)
+    what = "name a recording that another row names, too, and hold it whole"
+    return [f"{counted(count, 'row')} {what}: offset and duration, in seconds, make segments"] if count else []
+
+
+def _found(path: str, root: SourcePath, bases: Sequence[SourcePath]) -> _File | None:
+    """Return the file with this path below the first folder that has it; None if there is none.
+
+    Files in a store or in a zip are found below the source only.
+    """
     for base in bases:
+        if isinstance(base, ObjectPath):
+            full, tree = base / path, tree_of(root)
+            key = str(full)[len(str(root)) + 1 :]
+            if is_below(full, root) and tree.is_file(key):
+                facts = tree.facts(key)
+                return None if isinstance(facts, str) else (root, facts)
+            continue
         name = os.path.join(base, path)
         try:
-            facts = Path(name).stat()
+            found = Path(name).stat()
         except (OSError, ValueError):
             continue
-        if not stat.S_ISREG(facts.st_mode):
-            continue
-        return name, facts.st_size, facts.st_mtime_ns
+        if stat.S_ISREG(found.st_mode):
+            return Path(), FileFacts(name, found.st_size, found.st_mtime_ns)
     return None
 
 
@@ -187,16 +213,20 @@ def _cuts(rows: Sequence[Utterance | Bad], files: dict[str, _File | None]) -> li
                 cuts.append((low, number))
                 low, size = number, 0
             file = files.get(path)
-            size, last = size + (0 if file is None else file[1]), path
+            size, last = size + (0 if file is None else file[1].size), path
     return [*cuts, (low, len(rows))] if low < len(rows) else cuts
 
 
 class _Recordings:
-    """Opens recordings; the last one stays open."""
+    """Opens the recordings `files`, in their order; the last one stays open, and later ones are requested ahead."""
 
-    def __init__(self) -> None:
-        self._held, self._path = ExitStack(), ""
+    def __init__(self, files: Sequence[_File]) -> None:
+        self._held = ExitStack()
+        self._file: _File | None = None
         self._audio: OpenAudio | DecodedAudio | None = None
+        self._data: bytes | mmap.mmap = b""
+        runs = [file for file, _ in groupby(files) if isinstance(file[0], ObjectPath)]
+        self._ahead = zip(runs, contents(runs[0][0], [facts for _, facts in runs]) if runs else (), strict=True)
 
     def __enter__(self) -> _Recordings:
         return self
@@ -204,26 +234,35 @@ class _Recordings:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
+    def whole(self, file: _File) -> bytes | mmap.mmap:
+        """Return the contents of a recording. Raises ValueError if it is empty, `SourceError` if it has changed."""
+        if self._file == file:
+            return self._data
+        self._held.close()
+        self._held, self._audio, self._file = ExitStack(), None, None
+        if isinstance(file[0], ObjectPath):
+            self._data = bytes(intact(next(data for other, data in self._ahead if other == file)))
+        else:
+            with open(file[1].key, "rb") as stream:
+                _check_unchanged(stream.fileno(), file[1])
+                if not file[1].size:
+                    raise ValueError("the file is empty")
+                self._data = self._held.enter_context(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        self._file = file
+        return self._data
+
     def open(self, file: _File) -> OpenAudio | DecodedAudio:
         """Open a recording. Raises ValueError if it is no audio, `SourceError` if it has changed."""
-        if self._audio is None or self._path != file[0]:
-            self._held.close()
-            self._audio, self._held = None, ExitStack()
-            with ExitStack() as held:
-                stream = held.enter_context(open(file[0], "rb"))
-                _check_unchanged(stream.fileno(), file)
-                if not file[1]:
-                    raise ValueError("the file is empty")
-                mapped = held.enter_context(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-                self._audio = held.enter_context(opened(mapped))
-                self._held, self._path = held.pop_all(), file[0]
+        data = self.whole(file)
+        if self._audio is None:
+            self._audio = self._held.enter_context(opened(data))
         return self._audio
 
 
-def _check_unchanged(descriptor: int, file: _File) -> None:
+def _check_unchanged(descriptor: int, file: FileFacts) -> None:
     facts = os.fstat(descriptor)
-    if (facts.st_size, facts.st_mtime_ns) != file[1:]:
-        raise SourceError(file[0], "the file changed while it was being converted")
+    if (facts.st_size, facts.st_mtime_ns) != (file.size, file.mark):
+        raise SourceError(file.key, CHANGED)
 
 
 def _audio_of(
@@ -231,7 +270,7 @@ def _audio_of(
 ) -> tuple[bytes, float, list[Noticed]]:
     """Return the file of a sample, its seconds, and facts about a segment; whole files have none."""
     if not _is_stretch(row):
-        data = _whole(file)
+        data = bytes(recordings.whole(file))
         return data, duration(data) if measure else math.nan, []
     audio = recordings.open(file)
     total = audio.frames / audio.rate
@@ -240,7 +279,7 @@ def _audio_of(
         raise ValueError(f"the row says {row.begin:g} to {end:g} s, and the recording has {total:.3f} s")
     channel = None if audio.channels == 1 else row.channel
     if row.begin == 0 and channel is None and end >= total - SAME_S:
-        data = _whole(file)
+        data = bytes(recordings.whole(file))
         return data, duration(data), []
     if channel is not None and channel >= audio.channels:
         raise ValueError(f"the row says channel {channel}, and the recording has {audio.channels}")
@@ -249,12 +288,6 @@ def _audio_of(
         raise ValueError(f"the row says {row.begin:g} to {end:g} s, which is no frame")
     facts = [_CUT, _ROUNDED] if audio.subtype in _LOSSY else [_CUT]
     return _written(audio, first, last, channel), (last - first) / audio.rate, facts
-
-
-def _whole(file: _File) -> bytes:
-    with open(file[0], "rb") as stream:
-        _check_unchanged(stream.fileno(), file)
-        return stream.read()
 
 
 def _written(audio: OpenAudio | DecodedAudio, first: int, last: int, channel: int | None) -> bytes:

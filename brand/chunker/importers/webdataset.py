@@ -41,7 +41,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose
-from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.importers.files import LARGE_FILE, ImportFile, find_files, read_large, reading, with_compressed
 from brand.chunker.importers.lists import in_order
 from brand.chunker.importers.natural import FILES_LOOKED_AT, codec_of_bytes, common_codec
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
@@ -87,7 +87,7 @@ _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SAMPLES: Final = 1024
 _WITHOUT_LINKS: Final = "tar --dereference --hard-dereference makes an archive without links"
 _NO_CONTENTS: Final = "a link or a special file, which has no contents in the archive"
-Contents = bytes | None
+Contents = bytes | memoryview | None
 """Contents of a file; None for a link or a special file."""
 Sample = tuple[str, dict[str, Contents]]
 """Key, and contents by ending."""
@@ -109,10 +109,32 @@ def _files(stream: BinaryIO) -> Iterator[tuple[str, Contents]]:
     while True:
         for name, begin, end in walk.over(data):
             yield name, data[begin:end] if begin else None
+        if walk.large is not None:
+            name, begin, size = walk.large
+            yield name, _large(stream, name, data[begin:], size)
+            data = _read(stream, _STRETCH)
+            walk.pass_large()
+            continue
         if not (more := _read(stream, max(_STRETCH, walk.missing))):
             walk.end(data)
             return
         data = data[walk.at :] + more
+
+
+def _large(stream: BinaryIO, name: str, begun: bytes, size: int) -> memoryview:
+    """Return the contents of a large file, which begin with `begun`, and pass over the zeros behind them."""
+    behind = size + -size % _BLOCK - max(size, len(begun))
+    try:
+        contents = read_large(stream, size, begun[:size])
+    except EOFError:
+        raise ValueError(_truncated(name)) from None
+    if len(_read(stream, behind)) < behind:
+        raise ValueError(_truncated(name))
+    return contents
+
+
+def _truncated(name: str) -> str:
+    return f"it is truncated within {name!r}"
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
@@ -133,6 +155,8 @@ class _Walk(Reprs, shows="at missing _told"):
         self.missing = 0
         """Bytes that are missing of the file that begins there."""
         self._within = ""  # the name of that file
+        self.large: tuple[str, int, int] | None = None
+        """Name, begin and size of that file if it is large: the caller reads its contents, and calls `pass_large`."""
         self._ended = False
         """Whether the last block marked the end of an archive."""
         self._told: dict[str, str] | None = None
@@ -145,6 +169,7 @@ class _Walk(Reprs, shows="at missing _told"):
         """
         spans, heads = list[tuple[str, int, int]](), list[int]()
         self.at = self.missing = 0
+        self.large = None
         while self.at + _BLOCK <= len(data):
             head = self.at
             if not data[head] and data[head : head + _BLOCK] == _ZEROS:
@@ -159,6 +184,8 @@ class _Walk(Reprs, shows="at missing _told"):
             after = end + (begin - end) % _BLOCK
             if after > len(data):
                 self.missing, self._within = after - len(data), name
+                if kind in _FILES and end - begin >= LARGE_FILE and not name.endswith("/"):
+                    self.large = name, begin, end - begin
                 break
             self.at, self._ended = after, False
             if kind in _BEFORE:
@@ -176,10 +203,14 @@ class _Walk(Reprs, shows="at missing _told"):
         _check(data, heads)
         return spans
 
+    def pass_large(self) -> None:
+        """Go on after a large file."""
+        self.at, self.missing, self._ended, self._told = 0, 0, False, None
+
     def end(self, data: bytes) -> None:
         """Check that nothing is missing after the last stretch. Raises ValueError if the archive is not at its end."""
         if self.missing:
-            raise ValueError(f"it is truncated within {self._within!r}")
+            raise ValueError(_truncated(self._within))
         if self.at < len(data):
             raise ValueError(f"{_DAMAGED}: it is truncated")
         if self._told is not None or not self._ended:
@@ -269,7 +300,7 @@ class WebDataset(Shards):
         seen: list[Sample] = []
         for file in self._files:
             for key, files in islice(_samples(file), FILES_LOOKED_AT):
-                seen.append((key, {ending: data and data[:HEAD_BYTES] for ending, data in files.items()}))
+                seen.append((key, {ending: data and bytes(data[:HEAD_BYTES]) for ending, data in files.items()}))
             if seen:
                 break
         if not seen:
@@ -281,7 +312,7 @@ class WebDataset(Shards):
         for _, files in seen:
             for ending, data in files.items():
                 name, number = self._listed(ending) or (self._column(ending), None)
-                codec = _codec(ending, data or b"")
+                codec = _codec(ending, bytes(data or b""))
                 columns.setdefault(name, []).append(codec if number is None else f"list[{codec}]")
         natural = [(name, common_codec(codecs) or "bytes") for name, codecs in columns.items()]
         self._all = {name for name, _ in natural}
@@ -323,7 +354,7 @@ class WebDataset(Shards):
     def _row(self, key: str, files: Mapping[str, Contents]) -> dict[str, Any] | Bad:
         called = f"sample {key!r}"
         row: dict[str, Any] = {_KEY: key, "key": key}
-        lists: dict[str, dict[int, bytes]] = {name: {} for name in self._lists}
+        lists: dict[str, dict[int, bytes | memoryview]] = {name: {} for name in self._lists}
         for ending, data in files.items():
             if (place := self._listed(ending)) is not None:
                 name, number = place
@@ -416,8 +447,11 @@ def _codec(ending: str, data: bytes) -> str:
     return _CODECS.get(ending.rpartition(".")[2]) or codec_of_bytes([data])
 
 
-def _value(codec: str, data: bytes) -> Any:
+def _value(codec: str, data: bytes | memoryview) -> Any:
     """Return a file's contents as the value of a field. Raises ValueError if they are invalid."""
+    if codec in ("bytes", "image", "audio"):
+        return data
+    data = bytes(data)
     if codec == "str":
         return data.decode()
     if codec in ("int", "float"):

@@ -93,10 +93,9 @@ def make_plan(  # noqa: PLR0913 - a keyword each
     compression = compression if isinstance(compression, Compression) else choose(compression, probe, samples, chunks)
     exact = raw_bytes is not None and compression.codec == "none"
     size = chunk_samples(samples, raw * compression.expected_ratio * (1 if exact else _MARGIN), layout)
-    others = {name: classes for name, classes in names.items() if name != "label"}
-    header = Header(
-        samples, size, schema, names.get("label"), compression.codec, seed, dict(source), dict(decode), others
-    )
+    others = dict(names)
+    labels = others.pop("label", None) if ("label", "int") in schema.fields else None
+    header = Header(samples, size, schema, labels, compression.codec, seed, dict(source), dict(decode), others)
     seen = xxhash.xxh3_128()
     for record in probe:
         seen.update(record)

@@ -4,6 +4,9 @@ request     from the folder that a user names to a source, with skipped.tsv and 
 folders     the files of an image or audio folder, in ImageFolder's order
 splits      splits and configurations in the names of files
 labels      new numbers for the classes of a source
+objects     the files of a source in a store or in a zip, read as streams
+zips        the files of a zip
+trees       a folder of files, wherever it is: what is in it, and the contents of files
 listing     the found files, and the texts of audio files, as arrays on disk
 texttable   the rows of CSV and TSV files
 encoding    text files that are not in UTF-8

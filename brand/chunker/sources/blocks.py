@@ -6,6 +6,9 @@ A block is encoded column by column, which is fast if it holds many samples. It 
 The bytes of a text, of a file's contents and of an array are known before they are encoded. Those of nested values
 (JSON, lists) are not: one of sixteen is looked at, and the largest record of a block limits the number of samples of
 the next block.
+
+A generator may fill one array, or one dict, again and again. So the first sample is encoded before the second one is
+asked for. If the second one is in the memory of the first, each sample is encoded before the next.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from sys import getsizeof
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -44,8 +48,17 @@ def encoded(
     """
     iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
-    while block := pull.next(iterator, most, partial(_called, numbers, done)):
+    alone, first = not isinstance(samples, list | tuple), None
+    while block := pull.next(iterator, 1 if alone else most, partial(_called, numbers, done)):
         records = encode_records(schema, block, _called(numbers, done, len(block)))
+        if done == 0:
+            first = block[0], [block[0][name] for name in schema.names]
+        elif first is not None:
+            (sample, values), first = first, None
+            alone &= sample is block[0] or any(
+                _is_shared(v, block[0][n]) for n, v in zip(schema.names, values, strict=True)
+            )
+            del sample, values
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
         done += len(block)
@@ -89,6 +102,19 @@ class _Pull:
             error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
             raise
         return block
+
+
+def _is_shared(first: Any, second: Any) -> bool:
+    """Return whether two values of samples that follow each other are in one memory, which can change."""
+    if first is second:
+        return not isinstance(first, str | bytes | int | float | NoneType)
+    at = [np.asarray(value).__array_interface__["data"] for value in (first, second) if _is_in_place(value)]
+    return len(at) == 2 and at[0] == at[1] and not at[0][1]
+
+
+def _is_in_place(value: Any) -> bool:
+    """Return whether NumPy sees a value where it is, without a copy: an array, a tensor, a view of memory."""
+    return bool(getattr(value, "nbytes", 0)) or (isinstance(value, bytearray) and bool(value))
 
 
 def _called(numbers: Sequence[int] | None, done: int, count: int) -> Sequence[int]:

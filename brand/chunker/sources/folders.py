@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import os
 import re
-import stat
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.labels import check_known, missing_classes
+from brand.chunker.sources.labels import check_forms, check_known, class_facts
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
+from brand.chunker.sources.objects import ObjectPath, SourcePath, is_zip
 from brand.chunker.sources.splits import ALL, first_word, splits_among
+from brand.chunker.sources.trees import FileTree, folders_in, tree_of
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.noticed import Noticed
@@ -51,44 +54,59 @@ class _Findings:
 class ScannedFolder(_Findings):
     """The result of a scan."""
 
-    root: Path
+    root: SourcePath
     listing: Listing
     classes: tuple[str, ...] | None
 
 
-def check_folder(root: Path) -> None:
-    """Raise `UsageError` if a source is not a folder, or is a data set already."""
-    if not root.is_dir():
+def check_folder(root: SourcePath) -> None:
+    """Raise `UsageError` if a source is not a folder, or is a data set already; `SourceError` if it cannot be read."""
+    if isinstance(root, ObjectPath):
+        _check_objects(root)
+    elif not root.is_dir():
         check_unconverted(root)
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
     check_unconverted(root)
 
 
-def check_unconverted(root: Path) -> None:
+def _check_objects(root: ObjectPath) -> None:
+    with suppress(FileNotFoundError):
+        next(tree_of(root).entries(""), None)
+        return
+    if root.is_file():
+        in_zip = is_zip(root.root) and is_zip(root.name)
+        raise UsageError(f"{root} is {'a zip in a zip: unzip the outer one' if in_zip else 'a file, not a folder'}")
+    raise UsageError(f"{root}: there is no such folder, or nothing in it")
+
+
+def check_unconverted(root: SourcePath) -> None:
     """Raise `UsageError` if a source is a data set already, or a version of a collection."""
-    if collection_of(root) is not None:
+    if isinstance(root, Path) and collection_of(root) is not None:
         raise UsageError(f"{root} is a version of a collection, which is converted already: BrandDataset reads it")
-    if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
+    tree, folders = tree_of(root), folders_in(root)
+    if {VERSIONS_NAME, "parts"} <= set(folders) and not tree.is_file(MANIFEST_NAME):
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
-    inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST_NAME}"))
-    if inside and not (root / MANIFEST_NAME).is_file():
+    inside = sorted(name for name in folders if tree.is_file(f"{name}/{MANIFEST_NAME}"))
+    if inside and not tree.is_file(MANIFEST_NAME):
         raise UsageError(
             f"{root} holds {counted(len(inside), 'data set')} of Brand, converted already: BrandDataset reads"
             f" {root / inside[0]}"
         )
-    if (root / MANIFEST_NAME).is_file():
+    if tree.is_file(MANIFEST_NAME):
         how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
 
 
-def split_folder(root: Path, options: Options) -> Path:
+def split_folder(root: SourcePath, options: Options) -> SourcePath:
     """Return the folder to convert: `root`, or the one of the split that `options` name in it.
 
-    Raises `UsageError` if the folders in `root` are splits, and none of them, nor `all`, was asked for.
+    A zip whose files are all in one folder at its top is that folder. Raises `UsageError` if the folders in `root` are
+    splits, and none of them, nor `all`, was asked for.
     """
-    if options.split == ALL or not root.is_dir():
-        return root
+    root = _only_folder(root)
     folders = _folders_in(root)
+    if options.split == ALL or not folders:
+        return root
     if len(folders) == 1 and options.split not in folders and splits_among(_folders_in(root / folders[0])):
         root, folders = root / folders[0], _folders_in(root / folders[0])
     if options.split is not None:
@@ -98,30 +116,40 @@ def split_folder(root: Path, options: Options) -> Path:
     return root
 
 
-def _folders_in(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return [entry.name for entry in entries if entry.is_dir() and not _is_ignored(entry.name)]
-    except OSError:  # the scan reports it
-        return []
+def _only_folder(root: SourcePath) -> SourcePath:
+    if not isinstance(root, ObjectPath) or not is_zip(root.root) or root.path.parts:
+        return root
+    with suppress(FileNotFoundError):
+        inside = [entry for entry in tree_of(root).entries("") if not _is_ignored(entry[0])]
+        if len(inside) == 1 and inside[0][1]:
+            return root / inside[0][0]
+    return root
 
 
-def _splits_in(root: Path, splits: Sequence[str]) -> str:
+def _folders_in(root: SourcePath) -> list[str]:
+    return [name for name in folders_in(root) if not _is_ignored(name)]
+
+
+def _splits_in(root: SourcePath, splits: Sequence[str]) -> str:
     some = ", ".join(f"--split {name}" for name in splits)
-    what = "splits" if len(splits) > 1 else "split"
+    if len(splits) == 1:
+        return (
+            f"{root} holds the split {splits[0]}, which is no class: {some} converts it. If it is the name of a class:"
+            f" --split {ALL}"
+        )
     return (
-        f"{root} holds the {what} {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
+        f"{root} holds the splits {', '.join(splits)}, which are no classes. Convert each into a data set of its own:"
         f" {some}. If these are the names of classes, or all belong together: --split {ALL}"
     )
 
 
 def scan_folder(
-    root: Path,
+    root: SourcePath,
     work: Path,
     options: Options,
     *,
     sidecars: Sequence[str] = (),
-    exclude: Path | None = None,
+    exclude: SourcePath | None = None,
     images: bool = False,
     on_progress: OnProgress,
 ) -> ScannedFolder:
@@ -132,22 +160,24 @@ def scan_folder(
     Raises `UsageError` if there are files next to class folders, `SourceError` if the folder holds no files.
     """
     split = None if options.split in (None, ALL, root.name) else options.split
-    scan = _Scan(root, tuple(sidecars), options.follow_links, exclude.resolve() if exclude else None, split)
+    tree = tree_of(root, follow_links=options.follow_links)
+    scan = _Scan(tree, tuple(sidecars), exclude, split)
     tops = scan.class_folders() if options.with_labels else [""]
     found_classes = [] if tops == [""] else tops
     if found_classes and options.leaf_classes:  # what this walk finds besides, the walk for the files finds again
-        found_classes = _Scan(root, tuple(sidecars), options.follow_links, scan.exclude, split).leaf_folders(tops)
+        found_classes = _Scan(tree, tuple(sidecars), exclude, split).leaf_folders(tops)
     classes = None if tops == [""] else number_classes(found_classes, options)
     if classes is None and options.classes is not None:
         raise UsageError(f"{root}: there are no class folders, and names of classes were given: leave out --classes")
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     others = _Others.of(options) if images and classes is not None else _Others("", ())
-    writer, total = ListingWriter(work), 0
+    writer, total, used = ListingWriter(work), 0, set[int]()
     for top in tops:
         batch: list[SourceFile] = []
         for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
             batch.append(file)
             total += file.size
+            used.add(file.label)
             others.see(file.key)
             if len(batch) == _FILES_A_STEP:
                 writer.add(batch)
@@ -155,6 +185,7 @@ def scan_folder(
                 on_progress(StageProgress("scan", writer.count, None, total, None))
         writer.add(batch)
     listing = writer.close()
+    scan.add_faults()
     if options.split is None:
         scan.refuse_splits()
     on_progress(StageProgress("scan", len(listing), len(listing), total, total))
@@ -164,7 +195,11 @@ def scan_folder(
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
     found = {name.name: getattr(scan, name.name) for name in fields(_Findings)}
-    found["noticed"] = (*missing_classes(found_classes, options.classes or ()), *others.noticed(options))
+    if classes is not None:
+        known = len(options.like.classes or ()) if options.like else 0
+        given = options.classes is not None
+        facts = class_facts(classes, used, given=given, known=known, natural=options.natural_order)
+        found["noticed"] = (*facts, *others.noticed(options))
     return ScannedFolder(root, listing, classes, **found)
 
 
@@ -215,11 +250,12 @@ class _Others:
 def number_classes(found: Sequence[str], options: Options) -> tuple[str, ...]:
     """Return the names of all classes, by label: those that have numbers already, then those that were found, sorted.
 
-    Raises `UsageError` if classes were given and others are found.
+    Raises `UsageError` if classes were given and others are found, or if two names look alike.
     """
     known = options.known_classes
     if options.classes is not None:
         check_known(found, options.classes)
+    check_forms([*known, *found])
     new = sorted(set(found) - set(known), key=natural_key if options.natural_order else None)
     return (*known, *new)
 
@@ -232,12 +268,11 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 
 @dataclass
 class _Scan(_Findings):
-    """Collects the files below `root`. `exclude` is a file that is no sample."""
+    """Collects the files of a tree. `exclude` is a file that is no sample."""
 
-    root: Path
+    tree: FileTree
     sidecars: tuple[str, ...]
-    follow_links: bool
-    exclude: Path | None
+    exclude: SourcePath | None
     split: str | None = None
     """The split to read: folders of this name in the class folders, or files whose names begin with it."""
     second: set[str] = field(default_factory=set)
@@ -245,36 +280,55 @@ class _Scan(_Findings):
     words: Counter[str] = field(default_factory=Counter)
     """Word of a split with which a name begins -> files without a class; an empty text for other names."""
 
+    def add_faults(self) -> None:
+        """Add the files that the tree cannot read, except those that would be ignored."""
+        for key, reason in self.tree.faults().items():
+            if any(_is_ignored(part) for part in key.split("/") if part not in (".", "..")):
+                self.ignored += 1
+            else:
+                self.problems.append(Problem.of(key, reason))
+
     def refuse_splits(self) -> None:
         """Raise `UsageError` if folders in the class folders, or the names of files without a class, are splits."""
         found = splits_among(self.second)
         if len(found) < 2:
             found = sorted(self.words) if "" not in self.words and min(self.words.values(), default=0) > 1 else []
         if len(found) > 1:
-            raise UsageError(_splits_in(self.root, found))
+            raise UsageError(_splits_in(self.tree.root, found))
 
     def class_folders(self) -> list[str]:
-        folders, files, links = [], [], 0
-        for entry in self._entries(""):
-            if self._is_folder(entry):
-                folders.append(entry.name)
-            elif self.exclude is None or Path(entry.path).resolve() != self.exclude:
-                files.append(entry.name)
-                links += entry.is_symlink() and Path(entry.path).is_dir()
+        folders, files = [], []
+        for name, is_folder in self._entries(""):
+            if is_folder:
+                folders.append(name)
+            elif not self._is_excluded(name, name):
+                files.append(name)
         if not folders:
             return [""]
         tables = [name for name in files if name.lower().endswith((".tsv", ".csv"))]
         if files:
+            links = sum(map(self.tree.is_link_to_folder, files))
             raise UsageError(
-                f"{self.root}: {counted(len(files), 'file')} next to the class folders (the first is {min(files)!r})."
-                " Move them into a folder of their own, or pass --no-labels to read all files without classes"
+                f"{self.tree.root}: {counted(len(files), 'file')} next to the class folders (the first is"
+                f" {min(files)!r}). Move them into a folder of their own, or pass --no-labels to read all files without"
+                " classes"
                 + (f"; {counted(links, 'link')} to folders, which --follow-links reads as classes" if links else "")
-                + (". Is it the table of transcripts? --transcripts names it" if self.sidecars and tables else "")
+                + (self._about_table(min(tables)) if self.sidecars and tables else "")
             )
         for name in folders:
             if not _is_utf8(name):
                 raise UsageError(f"class folder {printable(name)}: {_NOT_UTF8}")
         return sorted(folders)
+
+    def _is_excluded(self, key: str, name: str) -> bool:
+        return self.exclude is not None and name == self.exclude.name and self.tree.is_same(key, self.exclude)
+
+    def _about_table(self, table: str) -> str:
+        """Return the advice for a table at the top of the folder. Audio files have transcripts."""
+        if TEXTS_OF_FOLDER in self.sidecars:
+            return ". Is it the table of transcripts? --transcripts names it"
+        option = f"--table {shlex.quote(str(self.tree.root / table))} --key COLUMN"
+        return f". If {table} has a row for each image, name the folder of these images, with {option}"
 
     def leaf_folders(self, tops: Sequence[str]) -> list[str]:
         """Return the names of all folders that hold files, each once."""
@@ -297,24 +351,24 @@ class _Scan(_Findings):
 
     def _walk(self, top: str) -> Iterator[tuple[str, list[str]]]:
         """Yield each folder with the sorted names of its files."""
-        pending = [(top, frozenset[tuple[int, int]]())]
+        pending = [(top, frozenset[object]())]
         while pending:
             folder, above = pending.pop()
-            identity = _identity(self.root / folder)
+            identity = self.tree.identity(folder)
             if identity in above:
                 self.problems.append(Problem.of(folder, "a link leads back to a folder above it"))
                 continue
             names, empty = [], True
-            for entry in self._entries(folder):
+            for name, is_folder in self._entries(folder):
                 empty = False
-                if self._is_folder(entry):
+                if is_folder:
                     if folder and "/" not in folder:
-                        self.second.add(entry.name)
-                        if self.split not in (None, entry.name):
+                        self.second.add(name)
+                        if self.split not in (None, name):
                             continue
-                    pending.append((_join(folder, entry.name), above | {identity}))
-                elif self.split is None or "/" in folder or (not folder and first_word(entry.name) == self.split):
-                    names.append(entry.name)
+                    pending.append((_join(folder, name), above | {identity}))
+                elif self.split is None or "/" in folder or (not folder and first_word(name) == self.split):
+                    names.append(name)
             if not folder:
                 self.words.update(map(first_word, names))
             yield folder, sorted(names)
@@ -324,7 +378,7 @@ class _Scan(_Findings):
                 self.problems.append(Problem.of(folder, _NOT_UTF8))
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
-        root, sidecar_of, text_of = str(self.root), dict[str, int](), dict[str, str]()
+        sidecar_of, text_of = dict[str, int](), dict[str, str]()
         if self.sidecars:
             if TEXTS_OF_FOLDER in self.sidecars:
                 text_of = self._texts_of(folder, names)
@@ -337,16 +391,15 @@ class _Scan(_Findings):
             names = [n for n in names if not (n.endswith(self.sidecars) and os.path.splitext(n)[0] in stems)]
         for name in names:
             key = _join(folder, name)
-            path = f"{root}/{key}"  # a string: a Path costs more than the system call
-            if self.exclude is not None and name == self.exclude.name and Path(path).resolve() == self.exclude:
+            if self._is_excluded(key, name):
                 continue
             sidecar = sidecar_of.get(os.path.splitext(name)[0], 0) if sidecar_of else 0
-            reason, facts = self._why_unusable(path, key)
-            if facts is not None:
+            facts = self.tree.facts(key) if _is_utf8(key) else _NOT_UTF8
+            if not isinstance(facts, str):
                 text = text_of.get(os.path.splitext(name)[0], "") if text_of else ""
-                yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar, text)
+                yield SourceFile(key, label, facts.size, facts.mark, sidecar, text)
                 continue
-            self.problems.append(Problem.of(key, reason))
+            self.problems.append(Problem.of(key, facts))
             stem = os.path.splitext(key)[0]
             self.lost_sidecars += [stem + suffix for suffix, bit in SIDECARS.items() if sidecar & bit]
 
@@ -356,7 +409,7 @@ class _Scan(_Findings):
         for table in (name for name in names if name.endswith(TEXTS_OF_FOLDER)):
             key = _join(folder, table)
             try:
-                lines = (self.root / key).read_text(encoding="utf-8-sig").split("\n")
+                lines = (self.tree.root / key).read_text(encoding="utf-8-sig").split("\n")
             except (OSError, UnicodeDecodeError) as error:
                 self.problems.append(Problem.of(key, f"not a table of transcripts in UTF-8: {error}"))
                 continue
@@ -370,54 +423,21 @@ class _Scan(_Findings):
                     found[stem] = text.strip()
         return found
 
-    def _why_unusable(self, path: str, key: str) -> tuple[str, os.stat_result | None]:
-        if not _is_utf8(key):
-            return _NOT_UTF8, None
+    def _entries(self, folder: str) -> Iterator[tuple[str, bool]]:
         try:
-            facts = os.lstat(path)
-            if stat.S_ISLNK(facts.st_mode):
-                inside = Path(path).resolve().is_relative_to(self.root.resolve())
-                if not (self.follow_links or inside):
-                    return (
-                        f"a symbolic link out of the folder, to {Path(path).readlink()}; --follow-links allows it",
-                        None,
-                    )
-                facts = Path(path).stat()
-        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
-            return f"cannot be read: {getattr(error, 'strerror', None) or error}", None
-        if stat.S_ISDIR(facts.st_mode):
-            return "a symbolic link to a folder; --follow-links allows it", None
-        if not stat.S_ISREG(facts.st_mode):
-            return "not a regular file", None
-        if facts.st_size == 0:
-            return "the file is empty", None
-        return "", facts
-
-    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.root / folder) as entries:
-                for entry in entries:
-                    if _is_ignored(entry.name):
-                        self.ignored += 1
-                    else:
-                        yield entry
+            for name, is_folder in self.tree.entries(folder):
+                if _is_ignored(name):
+                    self.ignored += 1
+                else:
+                    yield name, is_folder
         except OSError as error:
-            self.problems.append(Problem.of(folder or str(self.root), f"the folder cannot be read: {error.strerror}"))
-
-    def _is_folder(self, entry: os.DirEntry[str]) -> bool:
-        try:
-            return entry.is_dir(follow_symlinks=self.follow_links)
-        except OSError:  # links that form a circle
-            return False
+            self.problems.append(
+                Problem.of(folder or str(self.tree.root), f"the folder cannot be read: {error.strerror}")
+            )
 
 
 def _is_ignored(name: str) -> bool:
     return name.startswith(".") or name in IGNORED
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_dev, facts.st_ino
 
 
 def _is_utf8(name: str) -> bool:

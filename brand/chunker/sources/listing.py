@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError, UsageError
 from brand.formats.arrays import flush, map_array, release
@@ -208,8 +209,8 @@ class Listing:
 
 
 def join_table(
-    table: Path,
-    root: Path,
+    table: SourcePath,
+    root: SourcePath,
     listing: Listing,
     unusable: Collection[str],
     columns: Sequence[str] = (),
@@ -227,7 +228,7 @@ def join_table(
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
     rows = TableRows(table, tuple(columns), dialect or Dialect())
-    bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
+    bases = bases_of(root)
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
         for line, path, text, *values in rows:
@@ -256,7 +257,13 @@ def join_table(
     return int(told.sum()), [*notes, *(fact.text for fact in rows.noticed)]
 
 
-def not_taken(table: Path, left: Sequence[str]) -> str:
+def bases_of(root: SourcePath) -> tuple[str, ...]:
+    """Return what a table may write before the path of a file below a folder."""
+    here = (os.path.abspath(root), str(root.resolve())) if isinstance(root, Path) else (str(root),)
+    return (*(f"{base}/" for base in here), "./")
+
+
+def not_taken(table: SourcePath, left: Sequence[str]) -> str:
     """Return a note that names the columns which were not chosen, and the option that chooses them."""
     can = ",".join(name for name in left if is_field_name(name) and name not in RESERVED)
     if len(left) == 1:
@@ -321,7 +328,7 @@ def _stem(key: str) -> str:
 class TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
-    def __init__(self, table: Path, columns: tuple[str, ...], dialect: Dialect) -> None:
+    def __init__(self, table: SourcePath, columns: tuple[str, ...], dialect: Dialect) -> None:
         self._table, self._columns, self._dialect = table, columns, dialect
         self.left: list[str] = []
         """Names of the columns that were not chosen; known after the first row is read."""
@@ -362,7 +369,7 @@ class TableRows:
         return [names.index(name) for name in self._columns]
 
 
-def _columns_of(table: Path, first: list[str]) -> tuple[int, int, bool]:
+def _columns_of(table: SourcePath, first: list[str]) -> tuple[int, int, bool]:
     """Return (position of path, position of text, whether the first row is a header)."""
     names = [name.strip().lower() for name in first]
     path_at = next((names.index(n) for n in PATH_NAMES if n in names), None)

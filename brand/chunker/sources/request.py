@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,8 +29,10 @@ from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.filetable import FileTable, join_rows
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder, split_folder
 from brand.chunker.sources.listing import SIDECARS, SIDECARS_OF, TEXT_BITS, Listing, join_table
-from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.objects import WITHOUT_LISTS, ObjectPath, SourcePath, is_below, is_zip, source_path
+from brand.chunker.sources.source import FolderSource, intact
 from brand.chunker.sources.texttable import Dialect
+from brand.chunker.sources.trees import UNKNOWN, FileFacts, contents, folders_in
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
@@ -42,6 +45,11 @@ from brand.printable import printable
 from brand.stores.url import is_url, parse_url
 
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
+_ANNOTATES: Final = re.compile(r"\.(json|jsonl|xml|csv|tsv)$|label|annotation")
+_ABOUT_ANNOTATIONS: Final = (
+    "If it says what is in the images: --table takes a table with a row for each, and brand.pack takes any annotations"
+    " (docs/guides/detection-and-segmentation.md)"
+)
 _FILES_A_TASK: Final = 32
 _LOOKED_AT: Final = 64
 """Number of inspected files, evenly spread over the folder."""
@@ -51,6 +59,7 @@ _VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`bra
 Bad = list[tuple[int, str]]
 """(index, reason) of files that do not decode."""
 
+_FILES_AT_ONCE: Final = 1024
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
 Kind = Literal["images", "audio"]
@@ -75,11 +84,9 @@ def write_skipped(into: Path, problems: Iterable[Problem]) -> list[str]:
     return [SKIPPED_NAME]
 
 
-def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> list[str]:
+def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: SourcePath | None) -> list[str]:
     """Write `extras.zip` into a folder, unless it would be empty. Return the names of the files written."""
-    names = []
-    if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
-        names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    names = [] if table is None or (name := _name_below(folder.root, table)) is None else [name]
     names += folder.tables
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
@@ -90,13 +97,21 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
             with zipfile.ZipFile(path, "w", method) as archive:
                 for name in empty:
                     archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
-                for name in (*names, *source.all_sidecars()):
-                    info, data = zipfile.ZipInfo(name, _DATE), (folder.root / name).read_bytes()
-                    archive.writestr(info, data, compress_type=method)
+                several = iter((*names, *source.all_sidecars()))
+                while some := [FileFacts(name, UNKNOWN, 0) for name in islice(several, _FILES_AT_ONCE)]:
+                    for file, data in zip(some, contents(folder.root, some), strict=True):
+                        archive.writestr(zipfile.ZipInfo(file.key, _DATE), intact(data), compress_type=method)
                 unpacked = sum(info.file_size for info in archive.infolist())
             if unpacked <= most_unpacked(path.stat().st_size):
                 break
     return [EXTRAS_NAME]
+
+
+def _name_below(root: SourcePath, path: SourcePath) -> str | None:
+    """Return the path of a file below a folder; None if it is not there."""
+    if isinstance(path, Path) and isinstance(root, Path):
+        path, root = path.resolve(), root.resolve()
+    return str(path)[len(str(root)) + 1 :] if is_below(path, root) else None
 
 
 class Memo:
@@ -162,13 +177,7 @@ def _decode_all(source: FolderSource, options: Options, on_progress: OnProgress)
 
 
 def _decode_some(source: FolderSource, first: int) -> Bad:
-    bad = []
-    for index in range(first, min(first + _FILES_A_TASK, len(source))):
-        try:
-            source.check(index)
-        except SourceError as error:
-            bad.append((index, error.reason))
-    return bad
+    return list(source.check(np.arange(first, min(first + _FILES_A_TASK, len(source)))))
 
 
 def misfit_hint(source: FolderSource) -> str:
@@ -205,9 +214,9 @@ def _heads(source: FolderSource) -> list[bytes]:
 class FolderRequest:
     """The conversion of a folder that a user asks for."""
 
-    root: Path
+    root: SourcePath
     kind: Kind
-    table: Path | None = None
+    table: SourcePath | None = None
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
     """Other columns of the table that become fields."""
@@ -292,25 +301,44 @@ def make_request(
     if dialect not in (None, Dialect()) and table is None:
         raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
     root = source_folder(src, options)
-    if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
+    if not is_url(dst) and isinstance(root, Path) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
-    transcripts = None if table is None else Path(local_source(table))
+    transcripts = None if table is None else source_of(table)
     if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
         what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
     chosen = options or Options()
     if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
-        chosen = replace(chosen, labels=False)
+        if chosen.natural_order or chosen.leaf_classes:
+            raise UsageError("folders are no classes beside a table: leave out --order and --leaf-classes")
+        if chosen.classes is not None:
+            rows.source.give_classes(chosen.classes)
+        chosen = replace(chosen, labels=False, classes=None)
     return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), rows, chosen)
 
 
-def source_folder(src: Target, options: Options | None) -> Path:
-    """Return the folder that a user names, or that of the split. Raises `UsageError` as `local_source` does.
+def source_of(src: Target) -> SourcePath:
+    """Return the path of a source: on this machine, in a store, or in a zip. Raises `UsageError`, `SourceError`.
 
-    Raises it, too, if the folder holds several splits, and none of them was asked for.
+    A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
     """
-    return split_folder(Path(os.path.normpath(local_source(src))), options or Options())
+    found = url_of(src)
+    if found is None or found[0] in ("file", "hf"):
+        return source_path(Path(local_source(src)))
+    return source_path(f"{found[0]}://{found[1]}")
+
+
+def source_folder(src: Target, options: Options | None) -> SourcePath:
+    """Return the folder that a user names, or that of the split. Raises `UsageError`, `SourceError` as `source_of`.
+
+    Raises `UsageError`, too, if the folder holds several splits, and none of them was asked for, and if it is on a web
+    server, which does not list its files.
+    """
+    root = source_of(src)
+    if isinstance(root, ObjectPath) and root.root.startswith(WITHOUT_LISTS) and not is_zip(root.root):
+        local_source(src)
+    return split_folder(root, options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -327,7 +355,9 @@ class FoundFiles:
 
     folder: ScannedFolder
     source: FolderSource
-    table: Path | None
+    table: SourcePath | None
+    classes: tuple[str, ...] | None
+    """Names of the values of `label`."""
     problems: tuple[Problem, ...]
     """Files that were left out, by path."""
     notes: tuple[str, ...]
@@ -357,6 +387,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
+    if isinstance(request.root, ObjectPath) and is_zip(request.root.root) and request.root.path.parts:
+        notes.append(f"The files are those of the folder {request.root.path} of the zip")
     unusable, without_row = {problem.path for problem in folder.problems}, np.zeros(0, bool)
     noticed = [*folder.noticed]
     if rows is not None:
@@ -388,16 +420,20 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         rows=None if rows is None else rows.fields,
         noticed=merged(noticed),
     )
+    if rows is not None:
+        source.describe(field_classes=rows.source.field_classes)
     if without_row.any() and options.skip_errors:
         source.leave_out(np.flatnonzero(without_row).tolist())
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
-    return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+    classes = folder.classes if rows is None else rows.source.classes
+    return FoundFiles(
+        folder, source, table, classes, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes)
+    )
 
 
-def _not_classes(root: Path) -> list[str]:
+def _not_classes(root: SourcePath) -> list[str]:
     """Return a note if the folders of a source with a table could be classes."""
-    with os.scandir(root) as entries:
-        folders = any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
+    folders = any(not name.startswith(".") for name in folders_in(root))
     return ["Folders are no classes here: the table says what belongs to a file"] if folders else []
 
 
@@ -428,4 +464,6 @@ def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
             hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
         elif source.file_field == "audio" and error.reason.endswith(" text"):
             hint = f"If it has the texts of audio files, --transcripts names it. {SKIP_HINT}, without their texts"
+        elif error.reason.endswith(" text") and _ANNOTATES.search(error.path.lower()):
+            hint = f"{_ABOUT_ANNOTATIONS}. {SKIP_HINT}, with what they say"
         raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error

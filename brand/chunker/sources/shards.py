@@ -12,6 +12,7 @@ second stage is that of every conversion: it reads the parts as one source (`spo
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ import xxhash
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.blocks import bytes_of
-from brand.chunker.sources.labels import NO_LABELS, NewLabels, missing_classes
+from brand.chunker.sources.labels import LabelTexts, NewLabels, missing_classes, renumbered
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -36,7 +37,7 @@ from brand.chunker.sources.spool import (
     source_of,
 )
 from brand.chunker.sources.workers import run_tasks
-from brand.errors import SchemaError, SourceError, UsageError, counted
+from brand.errors import SchemaError, SourceError, counted
 from brand.formats.audio import missing_decoder
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema
 from brand.formats.media import check_file, misfit
@@ -130,15 +131,13 @@ class Shards(ABC):
         """Field -> how its images are decoded by default, as the tool does whose data they are."""
         self.field_classes: Mapping[str, tuple[str, ...]] = {}
         """Names of the values of other fields than `label`."""
-        self.numbers: NewLabels | None = None
-        """Other numbers for the source's labels."""
+        self.numbers: NewLabels | LabelTexts | None = None
+        """Other numbers for the source's labels, or numbers for texts."""
 
     def give_classes(self, given: tuple[str, ...]) -> None:
         """Give labels the numbers of these classes. Raises `UsageError` if there are no labels, or other classes."""
-        if ("label", "int") not in self.schema.fields:
-            raise UsageError(NO_LABELS)
+        self.schema, self.numbers = renumbered(self.schema, self.classes, given)
         if self.classes is not None:
-            self.numbers = NewLabels.of(self.classes, given)
             self.noticed += missing_classes(self.classes, given)
         self.choice += repr(self.numbers)
         self.classes = given
@@ -296,7 +295,7 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
             singly = (_take(plan, shard, writer, block.only(position)) for position in range(len(block)))
             return [problem for problems in singly for problem in problems]
         problem = Problem.of(f"{shard.name}, {block.called[0]}", str(error).removeprefix(f"{block.called[0]}, "))
-        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block))
+        return _left_out(plan, shard, problem, str(error), hint_for(plan.source, block, str(error)))
     return []
 
 
@@ -309,12 +308,12 @@ def _check_files(schema: Schema, block: Block, *, validate: bool) -> None:
         for called, value in zip(block.called, block.columns[name], strict=True):
             listed = kind != codec and isinstance(value, list | tuple)
             for position, data in enumerate(value if listed else (value,)):
-                if isinstance(data, bytes) and (why := _why_unusable(kind, data, validate=validate)):
+                if isinstance(data, bytes | memoryview) and (why := _why_unusable(kind, data, validate=validate)):
                     where = f"element {position}: " if listed else ""
                     raise SchemaError(f"{called}, field {name!r} ({codec}): {where}{why}")
 
 
-def _why_unusable(codec: str, data: bytes, *, validate: bool) -> str:
+def _why_unusable(codec: str, data: bytes | memoryview, *, validate: bool) -> str:
     """Return in words why these bytes are no file of an image or audio field; empty if they are."""
     if not data:
         return "its contents are empty"
@@ -333,11 +332,21 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
     raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
 
 
-def hint_for(source: Shards, block: Block) -> str:
-    """Return advice for a single sample that does not fit the schema."""
+def hint_for(source: Shards, block: Block, reason: str) -> str:
+    """Return advice for a single sample that does not fit the schema, for this reason."""
     for name, codec in source.schema.fields:
-        if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE replaces each missing value"
+        value = block.columns[name][0]
+        if value is None and codec != "json":
+            missing = "[]" if codec in ELEMENTS else "VALUE"
+            return f"--null {shlex.quote(f'{name}={missing}')} replaces each missing value"
+        if codec in ELEMENTS and isinstance(value, list) and any(item is None for item in value):
+            if ELEMENTS[codec] in ("image", "audio"):
+                return "A list of files has no missing elements: brand.pack takes rows without them"
+            return f"--field {name}=json keeps missing elements"
+    if ("label", "int") in source.schema.fields and isinstance(block.columns["label"][0], str) and not source.numbers:
+        return "--field label=str --classes FILE numbers texts by a list of names"
+    if "JSON has no" in reason:  # no other codec holds such a value, either
+        return "--columns takes the fields that it names, and no others"
     return "--field NAME=CODEC stores a field with another codec"
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS, TEXT_BITS
+from brand.chunker.sources.trees import UNKNOWN, FileFacts, contents, tree_of
 from brand.errors import SourceError
 from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
@@ -28,7 +29,7 @@ from brand.formats.header import Schema
 from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, split_record, together
-from brand.formats.values import LARGE, Buffer, encode_json
+from brand.formats.values import Buffer, encode_json
 
 Indices = NDArray[np.integer[Any]]
 
@@ -36,11 +37,11 @@ DURATION: Final = ("duration", "float")
 """The field, and its codec, of the seconds of an audio file."""
 
 NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {}
-_FILES_AT_ONCE: Final = 64
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
 _ENTRIES_AT_ONCE: Final = 1 << 18
-_WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
+_Files = tuple[Buffer | SourceError, Buffer | SourceError | None, Buffer | SourceError | None]
+"""Contents of a file, and of the text and the JSON next to it."""
 
 
 class Source(ABC):
@@ -144,28 +145,59 @@ class FolderSource(Source):
         return result
 
     def records(self, indices: Indices) -> Records:
-        """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
-        parts: list[tuple[Buffer, ...]] = []
-        for start in range(0, len(indices), _FILES_AT_ONCE):
-            few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
-            for index, data in zip(few, self._read(few), strict=True):
-                self._check_kind(index, data)
-                parts.append(self._record(index, data))
+        """Read the files."""
+        return self._records(indices, self._contents(indices))
+
+    def blocks(self, indices: Indices) -> Iterator[Records]:
+        """Yield the records as `Source.blocks` does; the files of later blocks are requested ahead."""
+        read = self._contents(indices)
+        for low, high in cut_blocks(self.sizes(indices) + _OBJECT_BYTES):
+            yield self._records(indices[low:high], read)
+
+    def check(self, indices: Indices) -> Iterator[tuple[int, str]]:
+        """Read and decode files, and what is next to them. Yield those that cannot be used, and why."""
+        for index, files in zip(indices.tolist(), self._contents(indices), strict=True):
+            try:
+                self._record(index, files)
+                check_file(self.file_field, intact(files[0]))
+            except SourceError as error:
+                key = self.listing.key(index)
+                yield index, error.reason if error.path == key else f"{error.path}: {error.reason}"
+            except ValueError as error:
+                yield index, str(error)
+
+    def _records(self, indices: Indices, read: Iterator[_Files]) -> Records:
+        parts = [self._record(index, files) for index, files in zip(indices.tolist(), read, strict=False)]
         sizes = np.fromiter((sum(map(len, record)) for record in parts), np.int64, len(parts))
         return Records.side_by_side(together(list(chain.from_iterable(parts))), sizes)
 
-    def check(self, index: int) -> None:
-        """Read and decode one file, and what is next to it. Raises `SourceError` if it cannot be used."""
-        data = self._read([index])[0]
-        self._check_kind(index, data)
-        try:
-            check_file(self.file_field, data)
-        except ValueError as error:
-            raise SourceError(self.listing.key(index), str(error)) from error
-        try:
-            _ = self._text(index) if self.with_text else b"", self._json(index) if self.with_json else b""
-        except SourceError as error:
-            raise SourceError(self.listing.key(index), f"{error.path}: {error.reason}") from error
+    def _contents(self, indices: Indices) -> Iterator[_Files]:
+        """Yield the contents of each file, and of its text and its JSON if these are in files next to it."""
+        entries, key = self.listing.entries[indices], self.listing.key
+        numbers = indices.tolist()
+        facts = zip(numbers, entries["size"].tolist(), entries["modified_ns"].tolist(), strict=True)
+        wanted = [FileFacts(key(index), size, mark) for index, size, mark in facts]
+        if not (self.with_text or self.with_json):
+            yield from ((data, None, None) for data in contents(self.root, wanted))
+            return
+        beside = [self._beside(index) for index in numbers]
+        read = contents(
+            self.root,
+            [
+                each
+                for file, names in zip(wanted, beside, strict=True)
+                for each in (file, *(FileFacts(name, UNKNOWN, 0) for name in names if name))
+            ],
+        )
+        for text, told in beside:
+            yield next(read), next(read) if text else None, next(read) if told else None
+
+    def _beside(self, index: int) -> tuple[str, str]:
+        """Return the paths of the text and of the JSON next to a file; an empty text if there is none."""
+        if not self.listing.entries["sidecar"][index]:
+            return "", ""
+        text = next(iter(self.sidecars(index, TEXT_BITS)), "") if self.with_text else ""
+        return text, next(iter(self.sidecars(index, SIDECARS[".json"])), "") if self.with_json else ""
 
     def fingerprint(self, *, times: bool) -> str:
         """Return a digest of names, labels, sizes and texts.
@@ -173,9 +205,9 @@ class FolderSource(Source):
         With `times`, sizes and dates of the transcripts next to audio files are included.
         """
         digest = xxhash.xxh3_128(self.listing.fingerprint(times=times).encode())
+        tree = tree_of(self.root, follow_links=True)
         for name in self.all_sidecars() if times else ():
-            facts = (self.root / name).stat()
-            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}".encode())
+            digest.update(str(tree.facts(name)).encode())
         return digest.hexdigest()
 
     def release(self) -> None:
@@ -206,45 +238,19 @@ class FolderSource(Source):
         self.listing = self.listing.without(mask)
         self.stretches = (len(self.listing),)
 
-    def _read(self, indices: Sequence[int]) -> list[Buffer]:
-        descriptors: list[int] = []
-        index = -1
-        try:
-            for index in indices:
-                descriptors.append(os.open(f"{self.root}/{self.listing.key(index)}", os.O_RDONLY))
-                if _WILLNEED is not None and len(indices) > 1:
-                    os.posix_fadvise(descriptors[-1], 0, 0, _WILLNEED)
-            contents = []
-            for index, descriptor in zip(indices, descriptors, strict=True):
-                contents.append(self._read_whole(index, descriptor))
-            return contents
-        except OSError as error:
-            raise SourceError(self.listing.key(index), f"cannot be read: {error.strerror}") from error
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def _read_whole(self, index: int, descriptor: int) -> Buffer:
-        entry, facts = self.listing.entries[index], os.fstat(descriptor)
-        size = int(entry["size"])
-        if facts.st_mtime_ns != entry["modified_ns"]:  # written again, perhaps with equally many bytes
-            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
-        data = os.read(descriptor, size + 1) if size < LARGE else _read_large(descriptor, size + 1)
-        if len(data) != size:
-            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
-        return data
-
     def _check_kind(self, index: int, data: Buffer) -> None:
         missing = missing_decoder(data) if self.file_field == "audio" else ""
         found = missing or misfit(self.file_field, data)
         if found:
             raise SourceError(self.listing.key(index), found)
 
-    def _record(self, index: int, data: Buffer) -> tuple[Buffer, ...]:
+    def _record(self, index: int, files: _Files) -> tuple[Buffer, ...]:
+        data = intact(files[0])
+        self._check_kind(index, data)
         payloads: list[Buffer] = [data]
         if self.with_text:
-            payloads += [self._text(index), *self.listing.values(index)]
-        payloads += [self._json(index)] if self.with_json else []
+            payloads += [self._text(index, files[1]), *self.listing.values(index)]
+        payloads += [self._json(index, files[2])] if self.with_json else []
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
         fixed += [self._seconds(index, data)] if self._with_duration else []
         if self.rows is not None:
@@ -260,31 +266,37 @@ class FolderSource(Source):
         except ValueError as error:
             raise SourceError(self.listing.key(index), str(error)) from error
 
-    def _text(self, index: int) -> bytes:
-        name = next(iter(self.sidecars(index, TEXT_BITS)), None)
-        if name is None:
+    def _text(self, index: int, data: Buffer | SourceError | None) -> bytes:
+        if data is None:
             return self.listing.text(index)
         try:
-            return (self.root / name).read_text(encoding="utf-8-sig").strip().encode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(name, f"not a text in UTF-8: {error}") from error
+            return _decoded(intact(data)).strip().encode()
+        except (SourceError, ValueError) as error:
+            raise SourceError(self._beside(index)[0], f"not a text in UTF-8: {_reason(error)}") from error
 
-    def _json(self, index: int) -> bytes:
-        name = next(iter(self.sidecars(index, SIDECARS[".json"])), None)
-        if name is None:
+    def _json(self, index: int, data: Buffer | SourceError | None) -> bytes:
+        if data is None:
             return b"null"
         try:
-            return encode_json(json.loads((self.root / name).read_text(encoding="utf-8-sig")))
-        except (OSError, ValueError, RecursionError) as error:
-            raise SourceError(name, f"not JSON: {error}") from error
+            return encode_json(json.loads(_decoded(intact(data))))
+        except (SourceError, ValueError, RecursionError) as error:
+            raise SourceError(self._beside(index)[1], f"not JSON: {_reason(error)}") from error
 
 
-def _read_large(descriptor: int, size: int) -> memoryview:
-    """Return up to `size` bytes of a file in memory of numpy, which is filled in a third of the time of bytes."""
-    memory, done = np.empty(size, np.uint8).data, 0
-    while count := os.readv(descriptor, [memory[done:]]):  # Linux reads at most 2 GiB at once
-        done += count
-    return memory[:done]
+def intact(data: Buffer | SourceError | None) -> Buffer:
+    """Return the contents of a file. Raises the `SourceError` of one that could not be read."""
+    if isinstance(data, SourceError):
+        raise data
+    assert data is not None
+    return data
+
+
+def _reason(error: Exception) -> str:
+    return error.reason if isinstance(error, SourceError) else str(error)
+
+
+def _decoded(data: Buffer) -> str:
+    return bytes(data).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 class IndexableSource(Source):

@@ -24,7 +24,6 @@ systems have locks that hold for one machine only.
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import shutil
 import time
@@ -37,13 +36,16 @@ from typing import Any, Final, Literal
 
 from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.filetable import TABLE_OPTIONS
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import Listing
+from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.request import FolderRequest, find, hinted
 from brand.chunker.sources.source import DURATION, FolderSource
 from brand.chunker.work.chunks import decide
 from brand.chunker.work.work import CLAIM_NAME, Claim, FolderWork, check_claim, check_folder_target, locked, read_claim
 from brand.errors import InterruptedConversionError, LayoutError, NotADataSetError, TargetExistsError, UsageError
+from brand.formats import locks
 from brand.formats.compression import Compression
 from brand.formats.constants import (
     EXTRAS_NAME,
@@ -58,7 +60,8 @@ from brand.formats.manifest import identity, pack_signed, parse_signed
 from brand.formats.noticed import Noticed
 from brand.formats.noticed import from_json as noticed_from_json
 from brand.formats.noticed import to_json as noticed_to_json
-from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
+from brand.formats.publish import digest_of, storage_errors, storage_reason, sync_file, sync_folder
+from brand.stores.url import is_url
 
 PLAN_WAIT_S: Final = 6 * 3600.0
 """Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
@@ -109,13 +112,13 @@ class JobDecisions:
     """The facts that the source has told."""
     companions: tuple[str, ...]
 
-    def source(self, folder: Path, root: Path) -> FolderSource:
+    def source(self, folder: Path, root: SourcePath) -> FolderSource:
         """Return the files to convert, which are below `root` on this machine; `folder` is that of the shared plan.
 
         Raises `LayoutError` if they do not have the fields of the plan.
         """
         header = self.plan.header
-        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
+        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), None if self.rows else header.classes)
         with_duration = DURATION in header.schema.fields
         source = FolderSource(
             listed,
@@ -245,7 +248,7 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
         found = find(request, scratch, work, on_progress)
         source = found.source
         with hinted(source, skipping=request.options.skip_errors):
-            decided, _ = decide(source, request.kind, found.folder.classes, request.options, scratch / "order.bin")
+            decided, _ = decide(source, request.kind, found.classes, request.options, scratch / "order.bin")
         claim = Claim(decided.data_set_id, source.fingerprint(times=True))
         check_claim(folder, claim, str(place))
         work.check_room(decided.stored_bytes)
@@ -305,7 +308,13 @@ def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
             f" Remove {place} to start again"
         )
     header = decided.plan.header
-    return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
+    source_name = str(request.root) if is_url(str(request.root)) else os.path.abspath(str(request.root))
+    return Job(source_name, os.path.abspath(place), decided.plan.data_set_id, header.chunks)
+
+
+def _digest_of(table: SourcePath) -> str:
+    with table.open("rb") as file:
+        return digest_of(file)[1]
 
 
 def _asked(request: FolderRequest) -> dict[str, Any]:
@@ -313,7 +322,7 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
     options, rows = request.options, request.rows
     table = request.table if rows is None else rows.path
     try:
-        digest = None if table is None else file_digest(table)[1]
+        digest = None if table is None else _digest_of(table)
     except OSError as error:
         raise UsageError(f"{table}: the table cannot be read: {storage_reason(error)}") from error
     return {
@@ -335,7 +344,7 @@ def _asked(request: FolderRequest) -> dict[str, Any]:
         "--quote": request.dialect.quote,
         "--escape": request.dialect.escape,
         "--table": None if rows is None else digest,
-        "--key, --columns, --field and --null": None if rows is None else f"{rows.key} {rows.source.choice}",
+        TABLE_OPTIONS: None if rows is None else f"{rows.key} {sorted(rows.gathered)} {rows.source.choice}",
     }
 
 
@@ -351,19 +360,15 @@ def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
     started = time.monotonic()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waited_s = time.monotonic() - started
-                if waited_s > PLAN_WAIT_S:
-                    raise InterruptedConversionError(
-                        f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
-                        " Run this task again when it has ended"
-                    ) from None
-                on_progress(StageProgress("wait", int(waited_s), None, 0, None))
-                time.sleep(_POLL_S)
+        while not locks.take(descriptor, path):
+            waited_s = time.monotonic() - started
+            if waited_s > PLAN_WAIT_S:
+                raise InterruptedConversionError(
+                    f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
+                    " Run this task again when it has ended"
+                )
+            on_progress(StageProgress("wait", int(waited_s), None, 0, None))
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)

@@ -21,6 +21,7 @@ from typing import Final
 
 from brand.chunker.plan.plan import default_jobs
 from brand.chunker.plan.report import OnProgress, StageProgress, TaskReport, silent
+from brand.chunker.sources.objects import source_path
 from brand.chunker.sources.request import hinted
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
@@ -92,7 +93,7 @@ class _ThreadWorker(threading.local):
         which = job, file.st_ino, file.st_mtime_ns  # a plan that was removed and made again has other files to map
         if self._last is None or self._last[0] != which:
             decided = read_decided(shared)
-            source = decided.source(shared, Path(job.source))
+            source = decided.source(shared, source_path(job.source))
             packer = Packer(decided.plan, source, ChunksInFolder(Path(job.target)), shared)
             self._last = which, _Worker(packer, source, decided.asked.get("--on-error skip") is True)
         return self._last[1]

@@ -37,7 +37,7 @@ from brand.formats.contents import read_facts
 from brand.formats.header import NO_LABEL, DecodeDefault, Header
 from brand.formats.noticed import Counts, added, look
 from brand.formats.publish import storage_errors
-from brand.formats.record import Records, fixed_columns, fixed_dtype
+from brand.formats.record import Records, column_dtype, stored_columns
 from brand.formats.values import LARGE, Buffer, lengths
 
 _PROBE_SAMPLES: Final = 16_384
@@ -205,7 +205,7 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
             some = slice(low, low + len(records))
             low += len(records)
             rows["raw_size"][some] = records.sizes
-            columns.append(fixed_columns(header.schema, records))
+            columns.append(stored_columns(header.schema, records))
             _check_labels(header, indices[some], columns[-1])
             counts.append(look(header.schema, records, indices[some]))
             _write_block(file, packer.compressor.pack(records), rows[some], path)
@@ -275,7 +275,7 @@ class KeptChunks:
         """Return a chunk, as `Earlier.find` does."""
         if number not in self.sizes:
             return None
-        count, dtype = plan.header.chunk_samples(number), fixed_dtype(plan.header.schema)
+        count, dtype = plan.header.chunk_samples(number), column_dtype(plan.header.schema)
         table = count * ROW.itemsize
         size = _HEAD.size + table + count * dtype.itemsize + _DIGEST.size
         try:

@@ -12,7 +12,6 @@ runs and all machines of a conversion need the same versions; any other conversi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -32,6 +31,7 @@ from brand.chunker.sources.request import Memo
 from brand.chunker.sources.spool import PARTS_NAME, has_parts
 from brand.chunker.work.chunks import ChunksInFolder, Earlier, Written
 from brand.errors import StorageError, TargetExistsError
+from brand.formats import locks
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, VERSIONS_NAME, WORK_NAME, chunk_name
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Files, Manifest, read_manifest
@@ -187,7 +187,7 @@ def locked(
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with storage_errors(folder, "cannot lock"):
-            _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, name, wait_s)
+            _lock(lock, path, name, wait_s, shared=shared)
         if not _is_still(path, lock):  # the conversion that held the lock has finished, or failed
             check()
             raise TargetExistsError(f"{name}: another conversion ended there just now. Run the command again")
@@ -196,16 +196,13 @@ def locked(
         os.close(lock)
 
 
-def _lock(descriptor: int, kind: int, name: str, wait_s: float) -> None:
+def _lock(descriptor: int, path: Path, name: str, wait_s: float, *, shared: bool) -> None:
     """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent has ended."""
     limit = time.monotonic() + wait_s
-    while True:
-        try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > limit:
-                raise TargetExistsError(f"{name}: another conversion is writing there") from None
-            time.sleep(_POLL_S)
+    while not locks.take(descriptor, path, shared=shared):
+        if time.monotonic() > limit:
+            raise TargetExistsError(f"{name}: another conversion is writing there")
+        time.sleep(_POLL_S)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

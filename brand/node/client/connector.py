@@ -16,14 +16,14 @@ import subprocess
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from brand.errors import EndedError, ServerDiedError, ServerError
+from brand.errors import EndedError, ServerDiedError, ServerError, unpack_error
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import Files
 from brand.node.client.session import START_LIMIT_S, Session
 from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire.client_messages import AskStats, PeerAddresses, ServerFacts, pack
 from brand.node.wire.messages import Kind, unpack_json
-from brand.pythonchild import child_command
+from brand.pythonchild import blocked, child_command
 from brand.reprs import Reprs
 from brand.storage.io.files import no_descriptor_left
 
@@ -128,13 +128,15 @@ def look_at(address: str, cells: int = 0) -> dict[str, Any]:
 def start_server(spec: ServerSpec) -> None:
     """Start a server and wait until it listens. The new server ends at once if another server listens already.
 
-    Raises `ServerError`; `ServerDiedError` if the server ended without a message.
+    Raises `ServerError`; `ServerDiedError` if the server ended without a message; the error of the server itself if the
+    data set or its cache folder cannot be used.
     """
     module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
     try:
-        started = subprocess.Popen(
-            child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        with blocked():  # until it ignores them
+            started = subprocess.Popen(
+                child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
     except OSError as error:
         why = no_descriptor_left(error) or str(error)
         raise ServerError(f"the data server for {spec.where} cannot be started: {why}") from None
@@ -150,4 +152,7 @@ def start_server(spec: ServerSpec) -> None:
         why = f"the data server for {spec.where} ended before it listened; it may have said why"
         raise ServerDiedError(why) from None
     if "error" in answer:
+        own = unpack_error(answer.get("raised", {}))
+        if own is not None and not isinstance(own, OSError):  # an OSError would be taken for a lost connection
+            raise own
         raise ServerError(f"the data server for {spec.where} did not start: {answer['error']}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -26,14 +27,18 @@ from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 
-_NEEDED: Final = ((os, "fork"), (os, "memfd_create"), (os, "pidfd_open"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
+_NEEDED: Final = ((os, "fork"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
 _PLANS: Final = 2
-"""Plans that a process keeps: workers may still draw the last epoch while others begin the next one."""
+"""Plans that a process keeps in any case: workers may still draw the last epoch while others begin the next one."""
+_PLANS_BYTES: Final = 256 << 20
+"""Bytes of plans up to which a process keeps more: a loader may draw several orders in turn."""
 SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a data server'
 
 
 def why_no_server() -> str:
     """Return in words why no data server can run on this system; empty if one can."""
+    if sys.platform != "linux":
+        return "this system is not Linux"
     missing = [name for module, name in _NEEDED if not hasattr(module, name)]
     return f"this system has no {missing[0]}" if missing else ""
 
@@ -72,8 +77,10 @@ class DirectClient:
         key = order, epoch
         if key not in self._plans:
             plan = order.plan(epoch).sample_of
-            kept = list(self._plans.items())[1 - _PLANS :]
-            self._plans = dict(kept) | {key: plan}  # assigned as a whole: other threads read it meanwhile
+            kept = self._plans | {key: plan}
+            while len(kept) > _PLANS and sum(each.nbytes for each in kept.values()) > _PLANS_BYTES:
+                del kept[next(iter(kept))]
+            self._plans = kept  # assigned as a whole: other threads read it meanwhile
         self._drawn += len(positions)
         places = self._plans[key][positions].astype(np.int64)
         nothing = np.empty(0, np.int64)

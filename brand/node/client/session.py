@@ -37,7 +37,7 @@ from brand.node.wire.client_messages import (
     pack,
     unpack,
 )
-from brand.node.wire.connection import same_user, socket_name
+from brand.node.wire.connection import pid_namespace, same_user, socket_name
 from brand.node.wire.decoding import PAGE
 from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, pack_draw, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
@@ -116,7 +116,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             _connect(self._socket, address)
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
-            memories, self.server = self._greet(pack(Hello(data_set, owner, worker)))
+            memories, self.server = self._greet(pack(Hello(data_set, owner, worker, pid_namespace())))
             workers = 1 if worker is None else worker[1]
             crew = Crew() if workers == 1 else Crew(1)  # workers share the machine's processors
             self._first = Pages(memories.pages, buffers, crew)
@@ -260,7 +260,11 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             server = unpack(ServerFacts, self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not pass the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            return map_memories(server, descriptors), server
+            try:
+                return map_memories(server, descriptors), server
+            except OSError as error:
+                why = no_descriptor_left(error)
+                raise (ServerError(why) if why else error) from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

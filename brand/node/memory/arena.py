@@ -1,25 +1,23 @@
 """The memory that holds the bytes of samples: one anonymous file, which clients map and no process can find by name.
 
-The arena is a `memfd` of fixed-size pages, so it vanishes with the last process that uses it, however that process
-ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` assigns each chain of pages to one
-thread, and that thread owns the bytes of the chain.
+The arena is an anonymous file of fixed-size pages (memfd), so it vanishes with the last process that uses it, however
+that process ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` assigns each chain of
+pages to one thread, and that thread owns the bytes of the chain.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.anonymous import anonymous_file, seal
 from brand.node.memory.pages import IOVEC, ROW_BYTES, SINK
 from brand.reprs import Reprs
-
-_SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 
 
 class Arena(Reprs, shows="pages _page descriptor"):
@@ -27,16 +25,15 @@ class Arena(Reprs, shows="pages _page descriptor"):
 
     def __init__(self, count: int, page: int) -> None:
         self._page = page
-        self.descriptor = os.memfd_create("brand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, count * page)
-        self._memory = mmap.mmap(self.descriptor, count * page)
+        descriptor = anonymous_file("brand", count * page)
+        try:
+            self._memory = mmap.mmap(descriptor, count * page)
+        except BaseException:
+            os.close(descriptor)
+            raise
         # A client of a shorter file would crash at its next access (SIGBUS). This mapping is older than the seals, so
         # it remains writable.
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        try:
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)
-        except OSError:  # before Linux 5.1, no seal stops other processes from writing
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
+        self.descriptor = seal(descriptor, writers=False)
         self.pages: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8).reshape(count, page)
         """All pages, shape (count, page)."""
         self._address = self.pages.ctypes.data

@@ -2,7 +2,8 @@
 
 server          the loop
 requests        turns messages of clients into stimuli
-clients         connections of clients, and how long a server lives
+clients         connections of clients
+lifetime        how long a server lives that a training has started
 exchange        turns messages of other nodes into stimuli
 work            plans, reads and writes, in threads
 executor        the threads
@@ -17,6 +18,7 @@ gauges          reads against the limit of the storage, and memory
 troubles        warnings about failing or slow storage
 repeats         limits the log lines about similar events
 http            the port for browsers and Prometheus
+http_heads      reads the requests of that port, of silent clients too
 metrics         statistics in the format of Prometheus
 process         the process that a training starts
 """

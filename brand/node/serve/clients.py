@@ -1,12 +1,8 @@
-"""Connections of the data server's clients, which never block; and how long a server lives that a training has started.
+"""Connections of the data server's clients, which never block.
 
 The server accepts only processes of its own user. It disconnects a client that sends an invalid message, and tells the
 client why. It does not read from a client that does not read its answers. It disconnects a client that begins a
 message and does not end it.
-
-A server that a training process has started lives as long as one of its client processes; the kernel reports the end of
-a process (pidfd). It ends earlier if all its clients have disconnected, because a training process may continue without
-its data sets. It does not end while it starts, because its first client or other nodes may take any time to connect.
 """
 
 from __future__ import annotations
@@ -32,8 +28,6 @@ MAX_UNSENT: Final = 1 << 20
 """The server does not read from a client that has more than this many bytes of unread answers."""
 HALF_MESSAGE_S: Final = 30.0
 """Seconds that a client may take to complete a message, or to send HELLO."""
-LINGER_S: Final = 10.0
-"""Seconds after which a server ends once its last client has disconnected."""
 
 log = logging.getLogger("brand.node")
 
@@ -82,6 +76,11 @@ class Clients(Reprs, shows="_channels _numbers"):
         """Return the process id of a client, or 0 if the client has disconnected."""
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
+
+    @property
+    def fetch(self) -> bool:
+        """Whether clients are connected that may fetch, and do not just look."""
+        return any(channel.drawer is not None for channel in self)
 
     def fetching_processes(self) -> set[int]:
         """Return the ids of the processes that fetch: of ranks, and of workers of a `DataLoader`."""
@@ -199,52 +198,3 @@ class Clients(Reprs, shows="_channels _numbers"):
         self._selector.unregister(channel.socket.fileno())
         channel.socket.close()
         self._left(channel.number)
-
-
-class Lifetime(Reprs, shows="_owners _left_s"):
-    """The client processes that keep a server alive, watched by the selector of its loop.
-
-    Without such processes, the server lives until it is stopped.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, owners: tuple[int, ...]) -> None:
-        self._selector = selector
-        self.owned = bool(owners)
-        self._owners: dict[int, int] = {}
-        """Descriptors (pidfd) by process."""
-        self._left_s: float | None = None
-        """Time at which the last client disconnected; None if clients are connected, or none has connected yet."""
-        for owner in owners:
-            self.own(owner)
-
-    def own(self, process: int) -> None:
-        """Live at least as long as this process, too."""
-        if process in self._owners:
-            return
-        try:
-            descriptor = os.pidfd_open(process)
-        except OSError:  # the process has ended already
-            return
-        self._owners[process] = descriptor
-        self._selector.register(descriptor, selectors.EVENT_READ, lambda _: self._disown(process))
-
-    def over(self, now_s: float, *, used: bool, starting: bool) -> bool:
-        """Return whether the server ends now.
-
-        `used`: clients or other nodes are connected. `starting`: its first client, or another node, is not connected.
-        """
-        if used or starting:
-            self._left_s = None
-        elif self._left_s is None:
-            self._left_s = now_s
-        left = self._left_s is not None and now_s - self._left_s > LINGER_S
-        return self.owned and (left or not self._owners)
-
-    def close(self) -> None:
-        for process in list(self._owners):
-            self._disown(process)
-
-    def _disown(self, process: int) -> None:
-        descriptor = self._owners.pop(process)
-        self._selector.unregister(descriptor)
-        os.close(descriptor)

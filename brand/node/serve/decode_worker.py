@@ -21,9 +21,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import MissingExtraError
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
+from brand.formats.media import load_plugin
 from brand.formats.pixels import clipped
 from brand.formats.record import RecordDecoder
 from brand.node.memory.pages import ROW_BYTES
@@ -59,6 +61,9 @@ def main() -> None:
         file.write(str(_GOES_FIRST))
     place = mmap.mmap(staging, 0)
     setup = Setup.unpack(place[:size])
+    for plugin in setup.plugins:
+        with suppress(MissingExtraError):  # the client decodes what this process cannot
+            load_plugin(plugin)
     memory = mmap.mmap(arena, os.fstat(arena).st_size, prot=mmap.PROT_READ)
     with open("/proc/self/statm") as file:
         most = int(file.read().split()[0]) * mmap.PAGESIZE + MOST_MEMORY

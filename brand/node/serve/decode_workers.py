@@ -7,7 +7,6 @@ writes the memory that clients read. The processes end with their sockets, so th
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import selectors
@@ -24,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.anonymous import anonymous_file, seal
 from brand.errors import ProtocolError
 from brand.node.decide.state.instructions import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerReady, PreparerSized, Stimulus
@@ -71,9 +71,10 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         prepared: Arena,
         post: Callable[[Callable[[], None]], None],
         tell: Callable[[Stimulus], object],
+        plugins: tuple[str, ...] = (),
     ) -> None:
         self._selector, self._arena, self._prepared = selector, arena, prepared
-        self._setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1]).pack()
+        self._setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1], plugins).pack()
         self._post, self._tell = post, tell
         self._processes: dict[int, _Process] = {}
         self._dying: list[subprocess.Popen[bytes]] = []
@@ -117,10 +118,8 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
             line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(theirs.close)
             undo.callback(line.close)
-            staging = os.memfd_create("brand-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            staging = seal(anonymous_file("brand-staging", STAGING), writers=True)
             undo.callback(os.close, staging)
-            os.ftruncate(staging, STAGING)
-            fcntl.fcntl(staging, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             os.pwrite(staging, self._setup, 0)
             pages = np.frombuffer(mmap.mmap(staging, STAGING, prot=mmap.PROT_READ), np.uint8).reshape(-1, PAGE)
             numbers = theirs.fileno(), self._arena.descriptor, staging

@@ -6,7 +6,6 @@ profile of the storage, if there is one (`brand profile`).
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ import numpy as np
 
 from brand.errors import size
 from brand.node.decide.state.counters import ReadCounters
+from brand.node.serve.lifetime import processes_known
 from brand.node.serve.loops import CELL_S, LOOK_S, MOST_CELLS
 from brand.node.setup.groups import PROC
 from brand.node.setup.memory import memory_left
@@ -122,7 +122,8 @@ def processes(clients: Iterable[int], proc: Path = PROC) -> dict[str, int]:
     `server` and `clients` are memory of their own, without the memory for samples, which they share (`arena`). `limit`
     and `available` are those of the control group with the least memory left, or of the machine.
     """
-    mine, found = _status(proc / str(os.getpid())), [_status(proc / str(process)) for process in set(clients)]
+    known = clients if processes_known() else ()
+    mine, found = _status(proc / "self"), [_status(proc / str(process)) for process in set(known)]
     limit, available = memory_left()
     return {
         "server": mine.get("RssAnon", 0),

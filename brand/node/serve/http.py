@@ -6,7 +6,9 @@
 
 Every other path needs the token, as `?token=` or as `Authorization: Bearer`. A connection answers one request. The
 number of connections, the size of a request and every wait have limits, so no client can block the server's loop: the
-threads ask the loop for statistics, at most twice a second for all connections together.
+threads ask the loop for statistics, at most twice a second for all connections together. One thread reads all requests
+and refuses those without a token. Only a request with a token takes one of the other threads, and health checks have
+threads of their own, so strangers hold up neither.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hmac
 import json
 import logging
 import re
+import selectors
 import socket
 import threading
 import time
@@ -24,26 +27,33 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from brand.errors import BrandError, UsageError
+from brand.node.serve.http_heads import PendingRequests
 from brand.node.serve.loops import MOST_CELLS
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
 from brand.reprs import Reprs
 
 MOST_CONNECTIONS: Final = 32
-"""Maximum number of connections at a time. Further connections get status 503 and are closed."""
-MOST_HEAD: Final = 8192
-"""Maximum size of a request in bytes."""
+"""Maximum number of requests with a token at a time. Further requests get status 503."""
+MOST_HEALTH: Final = 8
+"""Maximum number of health checks at a time."""
 REQUEST_LIMIT_S: Final = 5.0
 """Seconds that a client may take to send its request, and to receive each answer."""
 EVERY_S: Final = 1.0
 """Seconds between two events of the page."""
 FRESH_S: Final = 0.5
 """Seconds for which statistics are used again."""
+_LOOK_S: Final = 0.1
+"""Seconds after which the port looks for requests that have taken too long."""
+_MOST_AT_ONCE: Final = 16
+"""Connections that are accepted before the requests of earlier ones are read."""
 _EVENT_CELLS: Final = 3
 """Cells of each training loop in an event. The page has the earlier cells already."""
+_BACKLOG: Final = 1024
+"""Connections that the kernel holds until they are accepted."""
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/\S*) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 _BEARER: Final = "bearer "
@@ -64,14 +74,16 @@ class HttpPort(Reprs, shows="address _connections"):
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """The address at which the port listens, `host:port`."""
+        self._listener.settimeout(0)
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._health = threading.BoundedSemaphore(MOST_HEALTH)
         self._ended = threading.Event()
         self._looking = threading.Lock()
         self._seen: tuple[float, dict[str, Any]] = (float("-inf"), {})
         """The time of the last request for statistics, and its result."""
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._thread = threading.Thread(target=self._accept, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
     @property
@@ -80,8 +92,6 @@ class HttpPort(Reprs, shows="address _connections"):
 
     def close(self) -> None:
         self._ended.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
         self._thread.join(REQUEST_LIMIT_S)
         self._listener.close()
         with self._lock:
@@ -91,58 +101,79 @@ class HttpPort(Reprs, shows="address _connections"):
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(REQUEST_LIMIT_S)
 
-    def _accept(self) -> None:
-        while not self._ended.is_set():
+    def _run(self) -> None:
+        """Accept connections and read their requests, until the port closes."""
+        with selectors.DefaultSelector() as selector:
+            pending = PendingRequests(selector, self._on_request)
+            selector.register(self._listener, selectors.EVENT_READ, lambda: self._accept(pending))
+            while not self._ended.is_set():
+                for key, _ in selector.select(_LOOK_S):
+                    key.data()
+                pending.tend(time.monotonic())
+            pending.close()
+
+    def _accept(self, pending: PendingRequests) -> None:
+        for _ in range(_MOST_AT_ONCE):  # those that were accepted may have sent their requests
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                self._ended.wait(0.1)  # the port is closed, or no descriptor is left at the moment
-                continue
-            if not self._room.acquire(blocking=False):
-                with connection, suppress(OSError):
-                    connection.settimeout(0)
-                    connection.sendall(_answer(503, "too many connections\n"))
-                continue
-            thread = threading.Thread(target=self._serve, args=(connection,), name="http-client", daemon=True)
-            with self._lock:
-                self._connections[connection] = thread
-            try:
-                thread.start()
-            except RuntimeError:  # the system gives no more threads at the moment
-                self._forget(connection)
+            except BlockingIOError:
+                return
+            except OSError:  # the port is closed, or no descriptor is left at the moment
+                if not pending.close_oldest():
+                    self._ended.wait(_LOOK_S)
+                return
+            pending.add(connection, REQUEST_LIMIT_S)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _on_request(self, connection: socket.socket, head: str | int) -> None:
+        """Refuse a request at once, or start the thread that answers it."""
+        request = _parse(head) if isinstance(head, str) else None
+        refusal = _answer(head) if isinstance(head, int) else self._refusal(_parse(head))
+        room = self._health if request is not None and request.path == "/healthz" else self._room
+        if refusal is None and not room.acquire(blocking=False):
+            refusal = _answer(503, "too many connections\n")
+        if refusal is not None or request is None:
+            with connection, suppress(OSError):  # it does not wait: so few bytes are in the kernel at once
+                connection.sendall(refusal or b"")
+            return
+        thread = threading.Thread(target=self._serve, args=(connection, request, room), name="http-client", daemon=True)
+        with self._lock:
+            self._connections[connection] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads at the moment
+            self._forget(connection, room)
+
+    def _refusal(self, request: _Request) -> bytes | None:
+        """Return the answer to a request that is invalid or has no token; None for all others."""
+        if request.method not in ("GET", "HEAD"):
+            return _answer(400 if not request.method else 405, fields={"Allow": "GET, HEAD"})
+        if request.path != "/healthz" and not self._may(request.query, request.fields):
+            hint = f"give the token: {request.path}?token=TOKEN, or Authorization: Bearer TOKEN\n"
+            answer = _answer(401, hint, fields={"WWW-Authenticate": "Bearer"})
+            return _front_of(answer) if request.method == "HEAD" else answer
+        return None
+
+    def _serve(self, connection: socket.socket, request: _Request, room: threading.BoundedSemaphore) -> None:
         try:
             with suppress(OSError):
-                self._respond(connection, _head(connection))
+                self._respond(connection, request)
         finally:
-            self._forget(connection)
+            self._forget(connection, room)
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _forget(self, connection: socket.socket, room: threading.BoundedSemaphore) -> None:
         with self._lock:
             del self._connections[connection]
         connection.close()
-        self._room.release()
+        room.release()
 
-    def _respond(self, connection: socket.socket, head: str | int) -> None:
+    def _respond(self, connection: socket.socket, request: _Request) -> None:
         """Send the answer to a request. Raises OSError if the client has disconnected or does not read."""
         connection.settimeout(REQUEST_LIMIT_S)
-        if isinstance(head, int):
-            connection.sendall(_answer(head))
-            return
-        method, target, fields = _parse(head)
-        path, _, query = target.partition("?")
-        if method not in ("GET", "HEAD"):
-            answer = _answer(400 if not method else 405, fields={"Allow": "GET, HEAD"})
-        elif path != "/healthz" and not self._may(query, fields):
-            hint = f"give the token: {path}?token=TOKEN, or Authorization: Bearer TOKEN\n"
-            answer = _answer(401, hint, fields={"WWW-Authenticate": "Bearer"})
-        elif path == "/events" and method == "GET":
+        if request.path == "/events" and request.method == "GET":
             self._stream(connection)
             return
-        else:
-            answer = self._answer(path)
-        connection.sendall(answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer)
+        answer = self._answer(request.path)
+        connection.sendall(_front_of(answer) if request.method == "HEAD" else answer)
 
     def _may(self, query: str, fields: Mapping[str, str]) -> bool:
         given = parse_qs(query).get("token", [])
@@ -207,39 +238,33 @@ def _listen(where: str) -> socket.socket:
     host, port = check_where(where)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UsageError(f"HTTP cannot listen at {host}:{port}: {error.strerror or error}; give another port") from None
 
 
-def _head(connection: socket.socket) -> str | int:
-    """Read the head of a request. Returns a status instead if the request is refused. Raises OSError."""
-    end_s, data = time.monotonic() + REQUEST_LIMIT_S, b""
-    while b"\r\n\r\n" not in data:
-        left_s = end_s - time.monotonic()
-        if len(data) > MOST_HEAD:
-            return 431
-        if left_s <= 0:
-            return 408
-        connection.settimeout(left_s)
-        try:
-            more = connection.recv(MOST_HEAD)
-        except TimeoutError:
-            return 408
-        if not more:
-            raise ConnectionResetError
-        data += more
-    return 431 if len(data) > MOST_HEAD else data.partition(b"\r\n\r\n")[0].decode("latin-1")
+class _Request(NamedTuple):
+    """The head of a request; the method is empty if the request is invalid."""
+
+    method: str
+    path: str
+    query: str
+    fields: Mapping[str, str]
 
 
-def _parse(head: str) -> tuple[str, str, dict[str, str]]:
-    """Return method, target and header fields of a request; the method is empty if the request is invalid."""
+def _parse(head: str) -> _Request:
     line, *rest = head.split("\r\n")
     found = _LINE.fullmatch(line)
     if found is None:
-        return "", "/", {}
+        return _Request("", "/", "", {})
+    path, _, query = found[2].partition("?")
     pairs = (field.partition(":") for field in rest)
-    return found[1], found[2], {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return _Request(found[1], path, query, {name.strip().lower(): value.strip() for name, _, value in pairs})
+
+
+def _front_of(answer: bytes) -> bytes:
+    """Return the head of an answer, without its body."""
+    return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
 
 def _policy(page: bytes) -> str:

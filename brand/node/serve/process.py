@@ -18,14 +18,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from brand.errors import BrandError
+from brand.errors import BrandError, pack_error
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
+from brand.pythonchild import ignore_job_signals
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
 _SWITCH_S: Final = 0.0005
 """Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
+_ENDS_BEFORE_THE_TRAINING: Final = 800
+"""If the system runs out of memory, it ends decode workers first, then this server (oom_score_adj)."""
 _MALLOC: Final = {-3: 32 << 20, -1: 64 << 20, -8: 2}
 """Values of options of mallopt(3), by their numbers in glibc's malloc.h: mmap and trim threshold, number of arenas."""
 
@@ -56,7 +59,8 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     if not _detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _offer_to_end()
+    ignore_job_signals()
     logging.basicConfig(format="brand server: %(message)s")
     tune_server_process()
     try:
@@ -68,11 +72,17 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
         _say({"there": True})  # another server was faster
         return
     except BrandError as error:
-        _say({"error": str(error)})
+        _say({"error": str(error), "raised": pack_error(error)})
         return
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.drain())
     _say({"ready": True})
     server.run()
+
+
+def _offer_to_end() -> None:
+    """Ask the kernel to end this process first if memory runs out: the training starts it again, and continues."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(_ENDS_BEFORE_THE_TRAINING))
 
 
 def _detach() -> bool:

@@ -18,7 +18,8 @@ from brand.node.decide.draws.job_stats import held_draws
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
-from brand.node.serve.clients import Clients, Lifetime
+from brand.node.serve.clients import Clients
+from brand.node.serve.lifetime import Lifetime, owner_here
 from brand.node.serve.reports import Reports, problems
 from brand.node.setup.measure import MemoryLayout
 from brand.node.wire import messages
@@ -44,7 +45,7 @@ from brand.node.wire.client_messages import (
     pack,
     unpack_request,
 )
-from brand.node.wire.connection import Channel
+from brand.node.wire.connection import Channel, peer, pid_namespace
 from brand.node.wire.decoding import DecodeSpec
 from brand.node.wire.draw_messages import DirectHits, unpack_draw, unpack_taken
 from brand.node.wire.drawing import Drawer
@@ -146,12 +147,12 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             cure = "" if number is None else f": open that version, or start the server with version {number}"
             raise UsageError(f"{here}, not {asked}{cure}")
         owner = hello.owner
+        space, own_space = hello.space or 0, pid_namespace()
         if owner is not None and self._lifetime.owned:
-            if not 1 < owner < 1 << 31:  # process 1 never ends, so it cannot end a server
-                raise ProtocolError(f"process {owner} cannot own a server")
-            self._lifetime.own(owner)
+            self._lifetime.own(owner_here(owner, space, peer(channel.socket)[0], own_space))
         self.greeted = self.greeted or asked is not None
-        channel.greet(Drawer.named(owner, hello.worker, channel.number))
+        training = owner if owner is None or space in (0, own_space) else owner + (space << 31)
+        channel.greet(Drawer.named(training, hello.worker, channel.number))
         facts = ServerFacts(
             data_set=data.id,
             process=os.getpid(),

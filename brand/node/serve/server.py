@@ -43,9 +43,10 @@ from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pages import PagePool
 from brand.node.memory.residents import Residents
-from brand.node.serve.clients import Clients, Lifetime
+from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.gauges import Gauges
+from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests, Served
 from brand.node.serve.troubles import Troubles
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
+DRAIN_S: Final = 20.0
+"""Seconds after SIGTERM for which a server still serves its clients. Schedulers kill a job 30 s after SIGTERM."""
 FACTS_LIMIT_S: Final = 5.0
 
 
@@ -143,7 +146,9 @@ class NodeServer(Reprs, shows="address _clients _state"):
         if second is not None:
             from brand.node.serve.decode_workers import DecodeWorkerProcesses
 
-            decode_workers = DecodeWorkerProcesses(self._selector, data, arena, second, self._executor.post, self._tell)
+            decode_workers = DecodeWorkerProcesses(
+                self._selector, data, arena, second, self._executor.post, self._tell, spec.plugins
+            )
         storing = None if folder is None else Storing(folder, data, arena, self._executor.post)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         self._work = BackgroundWork(
@@ -160,6 +165,8 @@ class NodeServer(Reprs, shows="address _clients _state"):
         self._gauges = Gauges(profile, self._clients.fetching_processes)
         served, reports = Served(data, spec.address, layout, self._arenas), Reports(self._troubles, self._gauges)
         self._requests = ClientRequests(served, self._state, self._exchange, self._lifetime, reports, self._tell)
+        self._drained_s: float | None = None
+        """Time at which the server ends even if clients fetch; None if it was not asked to end."""
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server has been stopped."""
         self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
@@ -211,8 +218,21 @@ class NodeServer(Reprs, shows="address _clients _state"):
         with suppress(OSError):
             os.eventfd_write(self._stop, 1)
 
+    def drain(self) -> None:
+        """End `run` once no client fetches, at the latest after `DRAIN_S`; at once if this is the second call.
+
+        A training that a scheduler ends, with all other processes of the job, may still save its state. May be called
+        as `stop`.
+        """
+        if self._drained_s is not None or not self._clients.fetch:
+            self.stop()
+        else:
+            self._drained_s = time.monotonic() + DRAIN_S
+
     def _over(self) -> bool:
         """Return whether no process needs this server any more."""
+        if self._drained_s is not None and (not self._clients.fetch or time.monotonic() > self._drained_s):
+            return True
         peering = self._state.peering
         used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
         starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -11,7 +12,7 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import CacheError, UsageError
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import choose_whole_unit
@@ -30,6 +31,12 @@ READS_ONLY: Final = "reads only"
 """The state of a folder that another server writes."""
 
 _SIZED: Final = re.compile(r"(.+):(\d+(?:\.\d+)?\s*[A-Za-z]*)")
+
+_DISK_ERRORS: Final = (
+    *(errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.ENXIO, errno.ENODEV, errno.ENOTCONN, errno.ESTALE),
+)
+"""Errors of a disk that is full, read-only, broken or gone."""
 
 log = logging.getLogger("brand.node")
 
@@ -107,14 +114,23 @@ def parse_cache(text: str) -> Cache:
 def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> tuple[CacheFolder | None, CacheStart]:
     """Open the cache folder of a server. Returns it and the facts for decisions. Raises `CacheError`.
 
-    If the stored profiles show that the folder's disk is slower than the storage, the folder is None.
+    If the stored profiles show that the folder's disk is slower than the storage, or if the disk cannot be written, the
+    folder is None.
     """
     folder = os.path.abspath(cache.folder)
-    opened = CacheFolder(folder, data, sizes, cache.limit_bytes, moves=cache.placement != "even")
+    off = CacheStart(folder, sizes, np.zeros(data.header.samples, np.bool_), 0, OFF)
+    try:
+        opened = CacheFolder(folder, data, sizes, cache.limit_bytes, moves=cache.placement != "even")
+    except CacheError as error:
+        if getattr(error.__cause__, "errno", None) not in _DISK_ERRORS:
+            raise
+        # A training that runs for days should not depend on a disk that it only needs to be faster.
+        log.warning("%s. The training runs without a cache", error)
+        return None, off
     if why := _of_no_use(folder, data):
         log.warning("the cache folder %s is not used: %s", printable(folder), why)
         opened.close()
-        return None, CacheStart(folder, sizes, np.zeros(data.header.samples, np.bool_), 0, OFF)
+        return None, off
     stopped, limit = "" if opened.writes else READS_ONLY, opened.limit
     whole = _whole_unit(data, float(sizes.mean()))
     return opened, CacheStart(folder, sizes, opened.held.copy(), limit, stopped, cache.placement, cache.epochs, whole)

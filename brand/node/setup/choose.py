@@ -69,7 +69,13 @@ def facts_of(data: StoredDataSet) -> Facts:
 
 
 def choose_order(
-    facts: Facts, seed: int, option: OrderOption, share: float | None, memory: Memory, nodes: Nodes = Nodes()
+    facts: Facts,
+    seed: int,
+    option: OrderOption,
+    share: float | None,
+    memory: Memory,
+    nodes: Nodes = Nodes(),
+    at_a_time: int = 1,
 ) -> Order:
     """Return the order of a run. Raises `UsageError`.
 
@@ -80,8 +86,9 @@ def choose_order(
         share: Fraction of the data that fits into the memory of a running server; None to derive it from `memory`.
         memory: Memory of a node.
         nodes: Nodes and ranks that draw together.
+        at_a_time: Orders that are drawn at a time; each gets its fraction of the memory.
     """
-    held, sample = samples_held(facts, share, memory), _sample_bytes(facts)
+    held, sample = samples_held(facts, share, memory) / at_a_time, _sample_bytes(facts)
     setting = Setting(
         samples=facts.samples,
         chunk_size=facts.chunk_size,

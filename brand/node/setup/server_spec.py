@@ -109,6 +109,8 @@ class ServerSpec:
     """Reads in flight; None for as many as raise the throughput of the storage."""
     page_cache: bool | None = None
     """Whether large reads use the page cache; None to use it if it can hold all the data."""
+    plugins: tuple[str, ...] = ()
+    """Modules of the plug-ins of Pillow with which it decodes."""
     record: str | os.PathLike[str] | None = None
     """The file for a log of all decisions (`brand.node.serve.recording`)."""
 
@@ -128,4 +130,4 @@ class ServerSpec:
             from brand.node.setup.decoding import Prepared
 
             value["prepared"] = Prepared(**prepared)
-        return cls(**value | {"owners": tuple(value["owners"])})
+        return cls(**value | {"owners": tuple(value["owners"]), "plugins": tuple(value["plugins"])})

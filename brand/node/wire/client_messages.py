@@ -179,6 +179,8 @@ class Hello:
     """The process whose end may end the server."""
     worker: Annotated[tuple[int, ...] | None, maybe(several(_NUMBER, 2, 2))] = None
     """Number of the owner's worker that draws, and number of its workers; None if the client does not tell."""
+    space: Annotated[int | None, maybe(_COUNT)] = None
+    """The client's PID namespace, in which the owner has this number; None or 0 if the client does not know it."""
 
 
 @described(Kind.ORDER, json_body=True)

@@ -69,10 +69,21 @@ def _own_prefix() -> str:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end, as the kernel reports them."""
+    """Return process and user at the other end, as the kernel reports them.
+
+    The process has its number of this PID namespace; 0 if this namespace does not have it.
+    """
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(credentials)
     return process, user
+
+
+def pid_namespace() -> int:
+    """Return a number of the PID namespace of this process; 0 if /proc does not tell it."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def same_user(connection: socket.socket) -> bool:

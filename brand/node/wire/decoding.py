@@ -163,15 +163,21 @@ class Setup:
     """Dictionary of the data set's compression; empty if there is none."""
     page: int
     """Bytes of a page of stored samples."""
+    plugins: tuple[str, ...] = ()
+    """Modules of the plug-ins of Pillow with which it decodes."""
 
     def pack(self) -> bytes:
         dictionary = base64.b64encode(self.dictionary).decode()
-        return json.dumps({"schema": self.schema.fields, "dictionary": dictionary, "page": self.page}).encode()
+        return json.dumps(
+            {"schema": self.schema.fields, "dictionary": dictionary, "page": self.page, "plugins": self.plugins}
+        ).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Setup:
         value = json.loads(data)
-        return cls(Schema.parse(value["schema"]), base64.b64decode(value["dictionary"]), value["page"])
+        return cls(
+            Schema.parse(value["schema"]), base64.b64decode(value["dictionary"]), value["page"], tuple(value["plugins"])
+        )
 
 
 def pack_want(number: int, want: DecodeSpec) -> bytes:

@@ -34,7 +34,7 @@ class Drawer:
     """The process that draws through a connection."""
 
     training: int
-    """Process id of the training process."""
+    """Process id of the training process; in another PID namespace, with the number of that namespace above it."""
     worker: int = 0
     """Number of its worker that draws; 0 if the training process draws itself."""
     workers: int = 1

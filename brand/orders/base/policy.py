@@ -102,6 +102,10 @@ class Policy(ABC):
         """The nodes and ranks that plans depend on; None if plans do not depend on nodes."""
         return None
 
+    def caution(self, chunk_size: int) -> str:  # noqa: ARG002 - most orders read each byte once
+        """Return what a user should know about the order for chunks of so many samples; empty if nothing."""
+        return ""
+
     @property
     def no_part(self) -> str | None:
         """The reason why the order has no subsets; None if it has."""

@@ -47,6 +47,14 @@ from brand.orders.policies.slots import (
 )
 
 MAX_RANKS: Final = 1 << 16
+USUAL_CHUNK: Final = 256
+"""Samples per chunk above which an order that reads whole chunks is worth a warning."""
+LARGEST_FACTOR: Final = 1.4
+"""An epoch reads at most about this many times the square root of the samples per chunk, in data sets.
+
+A chunk is read again when one of its slots is drawn for a second time. That happens after about as many draws as it
+takes for two equal birthdays in a year with as many days as a chunk has samples.
+"""
 AHEAD: Final = 0.8
 """Fraction of the memory for samples of other nodes that a plan fills; the rest is slack for larger samples."""
 
@@ -84,6 +92,16 @@ class SlotPolicy(FlatPolicy):
             return plan_slots(mapping, self.refill, seed, epoch)
         across = self.nodes, self.ranks, self.window, self.remote
         return plan_slots_across_nodes(mapping, *across, self.refill, seed, epoch)
+
+    def caution(self, chunk_size: int) -> str:
+        most = LARGEST_FACTOR * chunk_size**0.5
+        if self.group_chunks == 1 or chunk_size <= USUAL_CHUNK:
+            return ""
+        return (
+            f"order='slots' may read {most:,.0f} times the bytes of the data set: the factor grows with the samples per"
+            f" chunk, {chunk_size:,} here. Convert with --chunk-size 64, for 5 to 9 times, or use order='stripes',"
+            " which reads it once"
+        )
 
     @property
     def foreseen(self) -> Foreseen | None:

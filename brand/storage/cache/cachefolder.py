@@ -94,7 +94,7 @@ class CacheFolder(Reprs, shows="_home held"):
                 if self._space.beyond > used // 8:  # bytes of a killed server, for which no bits were published
                     self._shrunk |= set(range(header.chunks))
             except OSError as error:
-                raise refused(self._home.shown, error) from None
+                raise refused(self._home.shown, error) from error
             stack.pop_all()
         _warn_of_kind(folder)
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import CacheError
+from brand.formats import locks
 from brand.formats.publish import publish_bytes
 from brand.reprs import Reprs
 from brand.storage.cache.cachefiles import (
@@ -35,7 +36,7 @@ from brand.storage.cache.cachefiles import (
     pack_held,
     unpack_held,
 )
-from brand.storage.io.ownfolder import check_names, open_given, open_own_file, open_own_folder, refused
+from brand.storage.io.ownfolder import OWN_FILE, check_names, open_given, open_own_file, open_own_folder, refused
 
 SPARE_SHARE: Final = 0.05
 SPARE_BYTES: Final = 5 * 10**9
@@ -109,16 +110,16 @@ def take_lock(folder: int, shown: str) -> int | None:
     while True:
         lock = open_own_file(LOCK_NAME, os.O_RDWR | os.O_CREAT, folder, f"{shown}/{LOCK_NAME}")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_nlink:
+            taken = locks.take(lock, f"{shown}/{LOCK_NAME}")
+            if taken and os.fstat(lock).st_nlink:
                 return lock
-        except BlockingIOError:
-            os.close(lock)
-            return None
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # another process has just removed this cache
+        os.close(lock)
+        if not taken:
+            return None
+        # Another process has just removed this cache.
 
 
 def let_go(lock: int) -> None:
@@ -222,7 +223,7 @@ class CacheHome(Reprs, shows="shown lock"):
                     stack.callback(let_go, self.lock)
                     os.utime(self.lock)
             except OSError as error:
-                raise refused(self.shown, error) from None
+                raise refused(self.shown, error) from error
             self._closing = stack.pop_all()
 
     @property
@@ -239,7 +240,7 @@ class CacheHome(Reprs, shows="shown lock"):
 
     def publish_held(self, held: NDArray[np.bool_]) -> None:
         """Write which samples are held. The file is on the device when this returns."""
-        publish_bytes(self._path(HELD_NAME), pack_held(held))
+        publish_bytes(self._path(HELD_NAME), pack_held(held), OWN_FILE)
 
     def remove_held(self) -> None:
         """Remove the file that lists the held samples. The removal is on the device when this returns."""
@@ -248,7 +249,7 @@ class CacheHome(Reprs, shows="shown lock"):
         os.fsync(self._folder)
 
     def publish_facts(self) -> None:
-        publish_bytes(self._path(FACTS_NAME), self._facts.pack())
+        publish_bytes(self._path(FACTS_NAME), self._facts.pack(), OWN_FILE)
 
     def find_room(self, limit: int | None, wanted: int) -> int:
         """Return the number of bytes that this cache may take. Unused caches are removed until it is at least `wanted`.

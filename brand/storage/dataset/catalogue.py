@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import DeletedError, NoLabelsError, SchemaError, counted
+from brand.formats.header import ELEMENTS
 from brand.formats.manifest import Manifest, Share
 from brand.formats.version import Overlay, Version
 from brand.storage.dataset import blame
@@ -92,11 +93,15 @@ class Catalogue:
         """Names of the labels, by label; None if the labels have no names."""
         return None if self.header.classes is None else list(self.header.classes)
 
+    @property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the values of fields, by field, or path inside a `json` field."""
+        labels = {} if self.header.classes is None else {"label": self.header.classes}
+        return {**labels, **self.header.field_classes}
+
     def classes_of(self, field: str) -> list[str]:
         """See `Reader.classes_of`."""
-        named = dict(self.header.field_classes)
-        if self.header.classes is not None:
-            named = {"label": self.header.classes, **named}
+        named = self.names
         if field not in named:
             there = ", ".join(named) or "none"
             raise NoLabelsError(f"the values of field {field!r} have no names; fields with names: {there}")
@@ -141,6 +146,23 @@ class Catalogue:
             wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) is not stored as a column"
             columns = ", ".join(name for name, codec in self.schema.items() if codec in ("int", "float")) or "none"
             raise SchemaError(f"{wrong}; columns: {columns}")
+        return self.stored_column(name)
+
+    def counts(self, name: str) -> NDArray[np.int64]:
+        """Return the number of elements of a list field, by index, shape (len,); 0 for deleted samples.
+
+        Reads no chunk. Raises `SchemaError` if the field holds no lists.
+        """
+        codec = self.schema.get(name)
+        if codec not in ELEMENTS:
+            there = ", ".join(name for name, codec in self.schema.items() if codec in ELEMENTS) or "none"
+            wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) holds no lists"
+            raise SchemaError(f"{wrong}; fields of lists: {there}")
+        found: NDArray[np.int64] = np.maximum(self.stored_column(name), 0)
+        return found
+
+    def stored_column(self, name: str) -> NDArray[Any]:
+        """Return a column by the name of its field: that of a list has its numbers of elements."""
         found = self._index.column(name)
         found.flags.writeable = False
         return found

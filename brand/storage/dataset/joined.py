@@ -181,7 +181,7 @@ class JoinedIndex:
 
     def column(self, name: str) -> NDArray[Any]:
         overlay = self.version.overlays.get(name)
-        codec = self.manifest.header.schema.codec(name) if overlay is None else overlay.codec
+        codec = dict(self.manifest.header.schema.columns)[name] if overlay is None else overlay.codec
         found = np.full(self.samples, NOTHING[codec], "<i8" if codec == "int" else "<f8")
         if overlay is not None:
             values = read_values(self.folder, overlay.values, overlay.dtype)

@@ -9,9 +9,9 @@ Files of the index are read in ranges, several at a time.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ from typing import Final
 import xxhash
 
 from brand.errors import BrandError, ChecksumError, LayoutError, StorageError, UsageError, pack_error
+from brand.formats import locks
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, MAX_SHARE, SHARE_NAME
 from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
@@ -60,21 +61,31 @@ def copy_index(url: str) -> Path:
     home = user_cache("data-sets")
     with storage_errors(home, "cannot store the index in"):
         home.parent.mkdir(parents=True, exist_ok=True)
-        parent = open_given(str(home))
+        brands = open_given(str(home.parent))
+        try:
+            parent = open_own_folder(home.name, brands, str(home))
+        finally:
+            os.close(brands)
         name = f"{manifest.data_set_id.hex()}-{xxhash.xxh3_64_hexdigest(data)}"
         folder = home / name
         try:
-            with _locked(parent, name):
+            with _locked(parent, name) as unfinished_name:
                 if folder.is_dir():
                     # Opened only to check that no other user can change it.
                     os.close(open_own_folder(name, parent, str(folder)))
                     return folder
-                unfinished = home / f"{name}.part"
+                unfinished = home / unfinished_name
                 shutil.rmtree(unfinished, ignore_errors=True)
                 unfinished.mkdir(mode=0o700)
                 publish_bytes(unfinished / MANIFEST_NAME, data)
                 _copy(open_store(url), manifest, unfinished)
-                unfinished.rename(folder)
+                try:
+                    unfinished.rename(folder)
+                except OSError:
+                    if not folder.is_dir():
+                        raise
+                    # Without locks, another process was faster.
+                    shutil.rmtree(unfinished, ignore_errors=True)
                 sync_folder(home)
         finally:
             os.close(parent)
@@ -143,11 +154,20 @@ def _refuse_share(store: Store) -> None:
 
 
 @contextmanager
-def _locked(parent: int, name: str) -> Iterator[None]:
-    """Exclude other processes from copying this index. The lock ends with its process."""
+def _locked(parent: int, name: str) -> Iterator[str]:
+    """Exclude other processes from copying this index. The lock ends with its process.
+
+    Yields the name of the folder for unfinished files: one of this process only if the file system has no locks.
+    """
     descriptor = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=parent)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        unfinished = f"{name}.part"
+        try:
+            locks.take(descriptor, name, wait=True)
+        except OSError as error:
+            if error.errno not in locks.NO_LOCKS:
+                raise
+            unfinished = f"{name}.{secrets.token_hex(8)}.part"
+        yield unfinished
     finally:
         os.close(descriptor)

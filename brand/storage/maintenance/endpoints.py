@@ -12,7 +12,6 @@ nothing is copied.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -31,6 +30,7 @@ from brand.errors import (
     TruncatedError,
     UnreadableError,
 )
+from brand.formats import locks
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
 from brand.formats.manifest import read_manifest
@@ -269,10 +269,8 @@ def locked(work: Path, name: str | Path, writer: str = "copy") -> Iterator[None]
     """Hold the lock of the work folder of `name` while `writer` writes there. Raises `TargetExistsError`, OSError."""
     lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TargetExistsError(f"{name}: another {writer} is writing there right now") from None
+        if not locks.take(lock, work / "lock"):
+            raise TargetExistsError(f"{name}: another {writer} is writing there right now")
         if not work.exists():  # another process had it, and has removed it meanwhile
             raise TargetExistsError(f"{name}: another {writer} has just ended there. Run the command again")
         yield

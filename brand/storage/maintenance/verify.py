@@ -207,7 +207,7 @@ def _compare_index(front: ChunkFront, path: str, manifest: Manifest, arrays: Ind
 def _samples(location: Location, front: ChunkFront, path: str, arrays: IndexArrays) -> Iterator[FormatError]:
     """Yield the faults of the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
-    names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
+    names = [name for name, _ in front.header.schema.columns if column_name(name) in arrays]
     columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}
     with opened(location, number) as file:
         for slot, (row, record) in enumerate(read_records(file, front, path)):
@@ -222,6 +222,7 @@ def _samples(location: Location, front: ChunkFront, path: str, arrays: IndexArra
                 continue
             for name in names:
                 kept, value = columns[name][slot], values[name]
+                value = len(value) if isinstance(value, list) else value
                 if kept != value and not (kept != kept and value != value):  # NaN equals nothing, itself included
                     what = f"column {name!r} differs from the sample"
                     yield LayoutError(what, path=path, chunk=number, sample=index, expected=value, found=kept)

@@ -29,6 +29,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Where, pinned
 from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import COMMON, NONE, ServerOptions, ServerResolver
@@ -83,6 +84,9 @@ class BrandDataset(Drawable):
             None: no encryption.
         cache: A folder on a local disk, or `Cache(...)` with its size. The data server stores samples there that it has
             read, for later epochs and later trainings. None: it holds samples in memory only.
+        expand: A field of lists, such as `"captions"`: each of its elements becomes a sample, with the other fields of
+            the sample that it belongs to. Such a sample has one text in place of the list, and `len`, indices, columns
+            and `subset=` count these samples. Not for lists of images or audio.
 
     Raises:
         NotADataSetError, FormatError: `path` is not a data set, or a damaged one.
@@ -107,6 +111,7 @@ class BrandDataset(Drawable):
         tls: Tls | None = None,
         cache: CacheOf = None,
         job: str | None = None,
+        expand: str | None = None,
     ) -> None:
         data = StoredDataSet(path)
         self.path = data.path if is_url(path) or not isinstance(path, str | os.PathLike) else Path(path)
@@ -132,7 +137,10 @@ class BrandDataset(Drawable):
         specs = resolved(specs, data.header.decode)
         resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
         fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
-        self._source = SetSource(DrawPort(name, fetcher, order), names, transform)
+        port = DrawPort(name, fetcher, order)
+        self._source = (
+            SetSource(port, names, transform) if expand is None else ExpandedSource(port, names, transform, expand)
+        )
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.
@@ -159,7 +167,7 @@ class BrandDataset(Drawable):
     @property
     def schema(self) -> dict[str, str]:
         """Field name -> codec, in storage order."""
-        return self._source.data.schema
+        return self._source.schema
 
     @property
     def classes(self) -> list[str] | None:
@@ -197,7 +205,7 @@ class BrandDataset(Drawable):
 
     def column(self, name: str) -> NDArray[Any]:
         """Return an `int` or `float` field of all samples, by index, shape (len,), such as "label". Reads no chunk."""
-        return self._source.data.column(name)
+        return self._source.column(name)
 
     @property
     def id(self) -> str:
@@ -211,7 +219,7 @@ class BrandDataset(Drawable):
 
     def present(self) -> NDArray[np.int64]:
         """Return the indices of all samples that are not deleted from the collection, ascending."""
-        return self._source.data.present()
+        return self._source.present()
 
 
 def _as_names(fields: Sequence[str]) -> tuple[str, ...]:

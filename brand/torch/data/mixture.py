@@ -11,7 +11,7 @@ process begins the member's next epoch, which may be in the middle of a batch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,10 @@ from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_an
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED
 from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
@@ -71,6 +73,8 @@ class Mixture(Drawable):
         for member in weights:
             if not isinstance(member, BrandDataset):
                 raise UsageError(f"a Mixture is of BrandDatasets, not of a {type(member).__name__}")
+            if isinstance(member._source, ExpandedSource):
+                raise UsageError(f"{member.name} has expand=, and a member of a Mixture is read as it is stored")
         self.members = tuple(weights)
         """The data sets, in the order given."""
         sources = tuple(member._source for member in self.members)
@@ -202,6 +206,19 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         return any(told)
 
 
+def _check_names(one: StoredDataSet, other: StoredDataSet, fields: Iterable[str]) -> None:
+    """Raise `SchemaError` if a number of a field has two names. One of the data sets may have more names, or none."""
+    for place in one.names.keys() & other.names.keys():
+        if place.partition(".")[0] not in fields:
+            continue
+        for number, (mine, theirs) in enumerate(zip(one.names[place], other.names[place], strict=False)):
+            if mine != theirs:
+                raise SchemaError(
+                    f"{place} {number} means {mine!r} in {one.name} and {theirs!r} in {other.name}: convert one of "
+                    "them again with the numbers of the other (`brand convert ... --classes-of`, or classes=)"
+                )
+
+
 def _check_alike(members: Sequence[SetSource]) -> None:
     """Raise `SchemaError` if samples of members differ in their fields."""
     first = members[0]
@@ -220,6 +237,7 @@ def _check_alike(members: Sequence[SetSource]) -> None:
                 f"samples of a Mixture have the same fields: {first.name} has {one}, {member.name} has {other}; name "
                 "those that they have in common with fields=(...)"
             )
+        _check_names(first.data, member.data, one)
         if first.files & set(one) and member.decodes != first.decodes:
             raise SchemaError(f"decode= is {first.decodes} for {first.name}, and {member.decodes} for {member.name}")
     if first.fields is None and MEMBER in first.data.schema:

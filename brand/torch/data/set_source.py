@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import get_worker_info
 
 from brand.errors import UsageError, counted
+from brand.formats.media import PillowPlugins
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import TICKET, TICKETS_END
@@ -29,9 +30,9 @@ from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA
-from brand.torch.fetch.fetched import UndecodedSamples
+from brand.torch.fetch.fetched import FetchedSamples, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.sequence import OfOneSet
+from brand.torch.order.sequence import AccessSequence, OfOneSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 ENOUGH: Final = 5000
@@ -52,15 +53,28 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         self.data, self.decodes, self.mean_bytes = port.data, port.fetcher.decodes, port.data.mean_bytes
         self.files = {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
         self.transform: Transform | None = transform
-        self._hint = AccessHint()
+        self._hint, self._plugins = AccessHint(), PillowPlugins()
 
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec of its values in a sample."""
+        return self.data.schema
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of numbers of all samples, by index."""
+        return self.data.column(name)
+
+    def present(self) -> NDArray[np.int64]:
+        """Return the indices of all samples that are not deleted."""
+        return self.data.present()
+
     def set_transform(self, transform: Transform | None) -> None:
         self.transform = transform
 
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
         return OfOneSet(self.port, self.port.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
@@ -73,7 +87,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
                 "of the run, when it is resumed"
             )
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedSamples:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
         """Return the samples with these indices or tickets, not decoded yet."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:

@@ -122,8 +122,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         )
         self._orders: dict[int, Order] = {}
         self._replacements = Replacements()
-        self._drawn: tuple[int, int] | None = None
-        """Tag and epoch of the last draw."""
+        self._drawn: dict[int, int] = {}
+        """Tag of an order -> epoch of its last draw."""
 
     def tag_of(self, order: Order) -> int:
         """Return the tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
@@ -156,8 +156,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
 
     def _draw(self, asked: NDArray[np.int64]) -> UndecodedSamples:
         tag, epoch = tag_and_epoch(int(asked[0]))
-        if self._drawn != (tag, epoch):
-            self._drawn = tag, epoch
+        if self._drawn.get(tag) != epoch:
+            self._drawn[tag] = epoch
             self._replacements.epoch_ended()
         order = self.order_of(tag)
         parts = self.resolver.client.draw(

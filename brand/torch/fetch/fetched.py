@@ -291,7 +291,7 @@ MEMBER: Final = "member"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Portion:
-    """Samples that one member has fetched of one of its epochs."""
+    """Samples of one request: those that one member has fetched of one of its epochs."""
 
     member: int
     epoch: int
@@ -300,11 +300,11 @@ class Portion:
     fetched: FetchedSamples
 
 
-class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
-    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`."""
+class MergedSamples(Reprs, FetchedSamples, shows="_portions waited_s"):
+    """Samples of several requests."""
 
-    def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
-        self._portions, self._with_member = portions, with_member
+    def __init__(self, portions: Sequence[Portion]) -> None:
+        self._portions = portions
         self.spans = [span for portion in portions for span in portion.fetched.spans]
 
     def __len__(self) -> int:
@@ -324,8 +324,11 @@ class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
         found: list[dict[str, Any]] = [{}] * (end - first)
         for portion, at, of in self._in(first, end):
             for position, sample in zip(at.tolist(), portion.fetched.samples(*of), strict=True):
-                found[position] = sample | {MEMBER: portion.member}
+                found[position] = self._of_portion(portion, sample)
         return found
+
+    def _of_portion(self, portion: Portion, sample: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - of a mixture
+        return sample
 
     def uses(self, first: int, end: int) -> list[int]:
         uses = np.empty(end - first, np.int64)
@@ -341,11 +344,25 @@ class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
                 yield portion, portion.at[low:high] - first, (low, high)
 
     def _together(self, first: int, end: int, parts: list[tuple[Portion, NDArray[np.intp], Columns]]) -> Columns:
+        count = end - first
+        return {name: _merged(count, [(at, columns[name]) for _, at, columns in parts]) for name in parts[0][2]}
+
+
+class UndecodedMixture(MergedSamples):
+    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`."""
+
+    def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
+        super().__init__(portions)
+        self._with_member = with_member
+
+    def _of_portion(self, portion: Portion, sample: dict[str, Any]) -> dict[str, Any]:
+        return sample | {MEMBER: portion.member}
+
+    def _together(self, first: int, end: int, parts: list[tuple[Portion, NDArray[np.intp], Columns]]) -> Columns:
         if self._with_member:
             for portion, at, columns in parts:
                 columns[MEMBER] = np.full(len(at), portion.member)
-        count = end - first
-        return {name: _merged(count, [(at, columns[name]) for _, at, columns in parts]) for name in parts[0][2]}
+        return super()._together(first, end, parts)
 
 
 def _merged(count: int, parts: list[tuple[NDArray[np.intp], Column]]) -> Column:

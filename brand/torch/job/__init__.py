@@ -3,4 +3,5 @@
 ranks      the rank, number of ranks, node and job of this process
 discovery  the data server of a data set, how the servers of a job find each other, and whether its ranks agree
 rank_log   log messages about the rank of this process
+twins      another process of the same command that fetches the same samples
 """

@@ -35,6 +35,7 @@ import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
 from brand.forks import after_in_child
+from brand.formats.media import registered_plugins
 from brand.formats.preparation import Preparation, for_server
 from brand.node.client.client import Client
 from brand.node.client.decoded import DecodeSpecs
@@ -115,6 +116,11 @@ class ServerResolver:
         return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
 
     @property
+    def named(self) -> bool:
+        """Whether the run has a name that its processes on other nodes know, too."""
+        return (self.options.job or job_name()) is not None
+
+    @property
     def settled(self) -> bool:
         return "client" in self.__dict__
 
@@ -132,7 +138,9 @@ class ServerResolver:
                 log.warning("%s, so no data server can run; samples are read one by one, which is slower", why)
             return DirectClient(self._data, job_name() or self._name)
         common = options.server == COMMON
-        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
+        plugins = registered_plugins() if common else ()
+        address, cache = self._address(), options.cache
+        spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
         return Client(
             spec,
             self._data.id,
@@ -337,11 +345,29 @@ def missing_ranks(place: str) -> list[int]:
     _begun[place] += 1
     if _begun[place] > 2:  # the second call has told
         return []
-    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
-    keys = [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
-    store = _store()
+    keys, store = _keys_of_begun(place), _store()
     store.set(keys[torch.distributed.get_rank()], "yes")
     return [] if _begun[place] == 1 else [rank for rank, key in enumerate(keys) if not store.check([key])]
+
+
+def others_begun(place: str, wait_s: float) -> bool:
+    """Whether another rank of `torch.distributed` has called `missing_ranks` for a place; waits for the first one."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return True
+    mine, store = torch.distributed.get_rank(), _store()
+    others = [key for rank, key in enumerate(_keys_of_begun(place)) if rank != mine]
+    end_s = time.monotonic() + wait_s
+    while not any(store.check([key]) for key in others):
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_STEP_S)
+    return True
+
+
+def _keys_of_begun(place: str) -> list[str]:
+    """Return the keys at which ranks say that they have begun, by rank."""
+    key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
+    return [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
 
 
 def _first_of_job(place: str, facts: str) -> str:

@@ -3,7 +3,9 @@
 A process may inherit the variables of a launcher without being a rank of the job: trials of a search that `srun` has
 started, a program that a rank has started. It would then get a share of the samples. The log says whose rank it is when
 the first iteration begins, and warns at the end of the first epoch if there is still no process group of that size. A
-rank that evaluates alone, in a job whose other ranks do not, gets a share, too: the log says so when it does it again.
+rank that evaluates alone, in a job whose other ranks do not, gets a share, too: the log says so when it has done it
+alone, or does it again. Ranks of an unknown launcher all get all samples, in one order, as does a rank that fetches
+before its process group is initialised: the log says so, too.
 """
 
 from __future__ import annotations
@@ -11,12 +13,24 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from brand.torch.job.discovery import missing_ranks
-from brand.torch.job.ranks import has_group
+from brand.torch.job.discovery import missing_ranks, others_begun
+from brand.torch.job.ranks import half_said, has_group
+from brand.torch.job.twins import find_twin
 
 log = logging.getLogger("brand")
 
 _OWN: Final = "for a run of its own pass num_replicas=1, rank=0"
+
+_UNSEEN: Final = (
+    "no rank sees the samples of those ranks. To evaluate on one rank, pass num_replicas=1, rank=0 to its sampler"
+)
+_ALONE: Final = "alone"
+_RANKS: Final = (
+    "if they are ranks of one training, initialise torch.distributed before the first fetch, or pass num_replicas= and "
+    "rank=; if not, pass num_replicas=1, rank=0"
+)
+_PATIENCE_S: Final = 2.0
+"""Seconds that other ranks may be late."""
 
 _said = set[str]()
 """Messages of this process, each of which it says once."""
@@ -28,7 +42,31 @@ def say_rank(rank: int, replicas: int, source: str) -> None:
         group = has_group(replicas)
         level = logging.INFO if group else logging.WARNING
         lonely = "" if group else ", and there is no process group of that size"
-        _say(level, "begin", f"rank {rank} of {replicas}, from {source}{lonely}; {_OWN}")
+        _say(level, f"begin {rank} {replicas} {group}", f"rank {rank} of {replicas}, from {source}{lonely}; {_OWN}")
+        if _ALONE in _said:
+            _say(
+                logging.WARNING,
+                "late",
+                f"this process has begun an epoch with all samples before it was rank {rank} of {replicas}, from "
+                f"{source}: the ranks see the same samples until then. Initialise it before the first fetch, or pass "
+                "num_replicas=1, rank=0 to the sampler that fetches before",
+            )
+
+
+def say_alone(what: str, name: str) -> None:
+    """Warn if a process that gets all samples, because it found no job, looks like a rank of one.
+
+    `what` identifies the order of the samples, `name` is the user's name for the data set.
+    """
+    _said.add(_ALONE)
+    if half := half_said():
+        _say(logging.WARNING, "half", f"this process gets all samples of {name}, but {half}: {_RANKS}")
+    elif (twin := find_twin(f"{name}|{what}")) is not None:
+        _say(
+            logging.WARNING,
+            f"twin {what}",
+            f"process {twin} has the same command, and gets all samples of {name} in the same order: {_RANKS}",
+        )
 
 
 def warn_lonely(rank: int, replicas: int, source: str, *, seen: int, samples: int) -> None:
@@ -53,9 +91,22 @@ def warn_alone(replicas: int, source: str, what: str, name: str) -> None:
         _say(
             logging.WARNING,
             f"alone {what}",
-            f"this rank begins an epoch of {name} again, and {ranks} of {replicas} {have} not begun one: no rank "
-            "sees the samples of those ranks. To evaluate on one rank, pass num_replicas=1, rank=0 to its sampler",
+            f"this rank begins an epoch of {name} again, and {ranks} of {replicas} {have} not begun one: {_UNSEEN}",
         )
+
+
+def warn_first(rank: int, replicas: int, source: str, what: str, name: str) -> None:
+    """Warn if rank 0 has ended its first epoch of these samples, and no other rank has begun one.
+
+    Waits some seconds for the others, so that a rank which is a little late is none that never comes.
+    """
+    if source == "torch.distributed" and rank == 0 and replicas > 1 and f"first {what}" not in _said:
+        _said.add(f"first {what}")
+        if not others_begun(what, _PATIENCE_S):
+            text = (
+                f"this rank has ended an epoch of {name}, and none of the other {replicas - 1} has begun one: {_UNSEEN}"
+            )
+            _say(logging.WARNING, f"alone {what}", text)
 
 
 def _say(level: int, key: str, text: str) -> None:

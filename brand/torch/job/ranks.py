@@ -25,9 +25,15 @@ _LAUNCHERS: Final = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Variables of torchrun, Open MPI, MVAPICH, MPICH and Intel MPI, and Slurm. Inside a step of Slurm, `mpirun` counts."""
+"""Variables of torchrun, Open MPI, MVAPICH, MPICH and Intel MPI, Horovod, jsrun, Flux, and Slurm.
+
+Inside a step of Slurm, `mpirun` counts.
+"""
 _MPI: Final = tuple(rank for rank, _ in _LAUNCHERS[1:-1])
 _ON_NODE: Final = (
     ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
@@ -45,6 +51,8 @@ _JOB: Final = (
     "SLURM_STEP_ID",
     "PMIX_NAMESPACE",
     "PMI_JOBID",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "FLUX_JOB_ID",
 )
 _NO_JOB: Final = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 """Variables that several jobs of `mpirun` have in common."""
@@ -59,8 +67,11 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
                 f"num_replicas={replicas} without rank=, and this process is one of {found.ranks}: give both"
             )
         rank, replicas = (found.rank if rank is None else rank), found.ranks
+        source = f", from {found.source}" if found.source else ""
+    else:
+        source = ""
     if not 0 <= rank < replicas:
-        raise UsageError(f"rank {rank} of {replicas}: ranks are 0 to num_replicas - 1; give both or neither")
+        raise UsageError(f"rank {rank} of {replicas}{source}: ranks are 0 to num_replicas - 1; give both or neither")
     return rank, replicas
 
 
@@ -68,6 +79,19 @@ def rank_source(rank: int | None, replicas: int | None, environment: Mapping[str
     """Return from where `find_rank` takes the rank: a library, or a variable; empty if the caller gives it, or none."""
     found = _found(environment)
     return "" if rank is not None or replicas is not None or found.ranks == 1 else found.source
+
+
+def is_alone(rank: int | None, replicas: int | None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is a rank of no job, and its user has not said so."""
+    return rank is None and replicas is None and _found(environment).ranks == 1
+
+
+def half_said(environment: Mapping[str, str] = os.environ) -> str:
+    """Return in words which variable of torchrun is missing if the other one is set; otherwise an empty text."""
+    rank, size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    if rank is not None and size is None:
+        return f"RANK={rank} is set, and WORLD_SIZE is not"
+    return f"WORLD_SIZE={size} is set, and RANK is not" if rank is None and size not in (None, "1") else ""
 
 
 def has_group(replicas: int) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -36,11 +37,18 @@ from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
 
+log = logging.getLogger("brand")
+
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
     "server=, or give order='stripes'"
 )
 """Error message for a job whose nodes have servers that do not know each other."""
+_NAMELESS: Final = (
+    "ranks on several nodes find each other by the name of their job, which a launcher would give: "
+    'give job="NAME" to the BrandDataset of every rank, the same name for all'
+)
+"""Error message for ranks by hand (`num_replicas=`, `rank=`) whose server is one of several."""
 
 
 class DrawPort(Reprs, shows="name resolver"):
@@ -53,9 +61,14 @@ class DrawPort(Reprs, shows="name resolver"):
         self.name, self.fetcher, self.data, self.resolver = name, fetcher, fetcher.data, fetcher.resolver
         self._option = option
 
-    def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
-        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`."""
-        order, chosen = self._whole(seed), as_subset(self.data, subset)
+    def order(self, seed: int, subset: ArrayLike | None = None, *, at_a_time: int = 1) -> Order:
+        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`.
+
+        `at_a_time`: the number of orders that a sampler draws at a time; each gets its fraction of the memory.
+        """
+        order, chosen = self._whole(seed, at_a_time), as_subset(self.data, subset)
+        if caution := order.policy.caution(order.chunk_size):
+            log.warning("%s", caution)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
         if order.shares and self.resolver.without_server:
@@ -70,18 +83,18 @@ class DrawPort(Reprs, shows="name resolver"):
         share = self.resolver.client.server().share if options.attached else None
         return choose_room(facts_of(self.data), order, share, options.memory)
 
-    def _whole(self, seed: int) -> Order:
+    def _whole(self, seed: int, at_a_time: int) -> Order:
         facts, options = facts_of(self.data), self.resolver.options
         if options.attached:
             server = self.resolver.client.server()
             nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
-            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes)
+            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes, at_a_time)
             if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
                 raise UsageError(_APART)
             return order
         job = self.resolver.job
         nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
-        return choose_order(facts, seed, self._option, None, options.memory, nodes)
+        return choose_order(facts, seed, self._option, None, options.memory, nodes, at_a_time)
 
     @property
     def client(self) -> Client | DirectClient:
@@ -107,6 +120,8 @@ class DrawPort(Reprs, shows="name resolver"):
         returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
         `UsageError`.
         """
+        if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
+            raise UsageError(_NAMELESS)
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         number = order_number(order, origin) if shared else None
         if number is not None:

@@ -92,11 +92,13 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
 
     order: MixedOrder
     shuffle = True
+    what = "a Mixture"
+    """Its name in messages."""
 
     def __init__(self, members: MixtureMembers, order: MixedOrder, origin: str) -> None:
         self._members, self.order, self._origin = members, order, origin
         self.seed = order.seed
-        self._tags = [port.tag_of(each) for port, each in zip(members.ports, order.orders, strict=True)]
+        self._tags = [members.ports[number].tag_of(each) for number, each in enumerate(order.orders)]
         members.add_tags(self._tags)
         self._lock = threading.Lock()
         """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
@@ -141,7 +143,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes
         if announcement.batch:
-            raise UsageError("locality= splits the batches of one BrandDataset: leave it out for a Mixture")
+            raise UsageError(f"locality= splits the batches of one BrandDataset: leave it out for {self.what}")
         if processes > 1:
             stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
             facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"

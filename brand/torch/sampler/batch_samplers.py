@@ -26,8 +26,9 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
+from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
-from brand.torch.job.ranks import find_rank, rank_source
+from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
@@ -37,6 +38,10 @@ from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcom
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
+_OF_PAIRS: Final = (
+    "plans batches of stored samples, and expand= makes several samples of each: fetch with a BrandSampler, or choose "
+    "one element of each list in a transform"
+)
 _OF_MIXTURES: Final = (
     "fetches from a BrandDataset, not from a Mixture: give each member a batch sampler and a loader of its own, and "
     "take batches from these in turn. Or fetch the Mixture with a BrandSampler"
@@ -71,6 +76,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         if not isinstance(source, SetSource):
             mixture = isinstance(dataset, Drawable)
             raise UsageError(f"{type(self).__name__} {_OF_MIXTURES if mixture else not_drawable(dataset)}")
+        if isinstance(source, ExpandedSource):
+            raise UsageError(f"{type(self).__name__} {_OF_PAIRS}")
         window = options.window
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
@@ -233,9 +240,15 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
-        source = rank_source(self.rank, self.num_replicas)
         return Dealing(
-            rank, replicas, self._sequence, self.drop_last, source=source, name=self._source.name, what=repr(self.order)
+            rank,
+            replicas,
+            self._sequence,
+            self.drop_last,
+            source=rank_source(self.rank, self.num_replicas),
+            name=self._source.name,
+            what=repr(self.order),
+            alone=is_alone(self.rank, self.num_replicas),
         )
 
 

@@ -23,7 +23,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
-from brand.torch.job.rank_log import say_rank, warn_alone, warn_lonely
+from brand.torch.job.rank_log import say_alone, say_rank, warn_alone, warn_first, warn_lonely
 from brand.torch.order.sequence import AccessSequence, whole
 
 _BLOCK: Final = 1 << 14
@@ -145,6 +145,8 @@ class Dealing(Generic[_Sequence]):
     """The data set's name for users."""
     what: str = ""
     """A text that identifies the order of the samples."""
+    alone: bool = False
+    """Whether this process gets all samples because it found no job; the caller of the sampler has not said so."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -194,6 +196,8 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         if self._dealing is None:
             dealing = self._deal()
             say_rank(*dealing.ranks, dealing.source)
+            if dealing.alone:
+                say_alone(dealing.what, dealing.name)
             warn_alone(dealing.replicas, dealing.source, dealing.what, dealing.name)
             self._announce(dealing, *self._upcoming.place())
             self._dealing = dealing
@@ -204,6 +208,7 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         if self._dealing is not None:
             due = self.extent
             warn_lonely(*self.ranks, self._dealing.source, seen=due.due, samples=due.samples)
+            warn_first(*self.ranks, self._dealing.source, self._dealing.what, self._dealing.name)
 
     @property
     @abstractmethod

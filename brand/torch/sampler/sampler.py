@@ -21,7 +21,7 @@ from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
-from brand.torch.job.ranks import find_rank, rank_source
+from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
@@ -244,7 +244,9 @@ class BrandSampler(DistributedSampler[int]):
         self._source.check_ranks(replicas * dealt)
         source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
         what = f"{self.order!r}|{self.shuffle}"
-        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, self._source.name, what)
+        name, shares = self._source.name, getattr(self.order, "shares", False)
+        alone = is_alone(self.rank, self.num_replicas) and not shares  # jobs that share fetch one order on purpose
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, name, what, alone)
 
     def _ranks(self) -> tuple[int, int]:
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""

@@ -1,0 +1,131 @@
+"""How does a data set return a sample for each element of a list (`expand="captions"`)?
+
+The image of a sample is stored once. Each of its pairs is a sample of an epoch (`brand.torch.order.pairs`), with one
+element in place of the list, and the number of the pair as its `index`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brand.errors import UsageError
+from brand.formats.header import ELEMENTS
+from brand.orders.base.tickets import TICKET, TICKETS_END, tag_and_epoch
+from brand.reprs import Reprs
+from brand.torch.data.set_source import SetSource, Transform
+from brand.torch.fetch.fetched import Columns, FetchedSamples, MergedSamples, Portion
+from brand.torch.job.ranks import node_by_launcher
+from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence
+from brand.torch.order.sequence import AccessSequence
+
+ONE_NODE = (
+    "expand= fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one "
+    "node, or choose one element of each list in a transform (docs/guides/image-text.md)"
+)
+log = logging.getLogger("brand")
+
+
+class ExpandedSource(SetSource):
+    """The source of a data set whose samples are the pairs with the elements of `field`. Can be pickled.
+
+    Raises `SchemaError`, `UsageError` as `Pairs` does.
+    """
+
+    def __init__(self, port: DrawPort, fields: tuple[str, ...] | None, transform: Transform | None, field: str) -> None:
+        super().__init__(port, fields, transform)
+        self.pairs = Pairs(self.data, field)
+        self._layers = Layers(port, self.pairs)
+        if note := note_without(self.pairs, self.name):
+            log.warning("%s", note)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec; that of the expanded field is the codec of an element."""
+        field = self.pairs.field
+        return self.data.schema | {field: ELEMENTS[self.data.schema[field]]}
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of numbers of all pairs, by number."""
+        return np.repeat(super().column(name), self.pairs.counts)
+
+    def present(self) -> NDArray[np.int64]:
+        """Return the numbers of all pairs: deleted samples have none."""
+        return np.arange(len(self))
+
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
+        """See `SampleSource`."""
+        if shuffle and (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(ONE_NODE)
+        return pair_sequence(self._layers, seed, origin, subset=subset, shuffle=shuffle)
+
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
+        """Return the samples for these numbers of pairs, or tickets: a request for each layer."""
+        asked = self._asked(indices)
+        if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
+            samples, elements = self.pairs.located(self._indices(asked))
+            return ExpandedSamples(self._fetcher.fetch(samples), self.pairs, elements)
+        if int(asked.min()) < TICKET:
+            raise UsageError("a batch mixes positions of a BrandSampler with plain indices; use one or the other")
+        self._hint.note_draw(len(asked), self.name)
+        orders = asked >> 32
+        portions = []
+        for name in sorted(set(orders.tolist())):  # epochs of one layer ascend
+            at = np.flatnonzero(orders == name)
+            tag, epoch = tag_and_epoch(name << 32)
+            layer = self._layers.continue_with(tag, epoch)
+            elements = np.full(len(at), layer)
+            portions.append(Portion(layer, epoch, at, ExpandedSamples(self.draw(asked[at]), self.pairs, elements)))
+        return MergedSamples(portions)
+
+
+class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):
+    """Fetched samples, of which each has one element in place of its list."""
+
+    def __init__(self, fetched: FetchedSamples, pairs: Pairs, elements: NDArray[np.int64]) -> None:
+        self._fetched, self._pairs, self._elements, self.spans = fetched, pairs, elements, fetched.spans
+
+    def __len__(self) -> int:
+        return len(self._fetched)
+
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """See `FetchedSamples`."""
+        return self._expanded(self._fetched.columns(first, end, views=views), first, end)
+
+    def gathers(self, first: int, end: int) -> bool:
+        """See `FetchedSamples`."""
+        return self._fetched.gathers(first, end)
+
+    def gathered(self, first: int, end: int) -> Columns:
+        """See `FetchedSamples`."""
+        return self._expanded(self._fetched.gathered(first, end), first, end)
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """See `FetchedSamples`."""
+        samples, elements = self._fetched.samples(first, end), self._elements[first:end]
+        indices = np.array([sample["index"] for sample in samples], np.int64)
+        numbers, field = self._pairs.numbers(indices, elements).tolist(), self._pairs.field
+        for sample, number, element in zip(samples, numbers, elements.tolist(), strict=True):
+            sample["index"] = number
+            if field in sample:
+                sample[field] = sample[field][element]
+        return samples
+
+    def uses(self, first: int, end: int) -> list[int]:
+        """See `FetchedSamples`."""
+        return self._fetched.uses(first, end)
+
+    def _expanded(self, columns: Columns, first: int, end: int) -> Columns:
+        field, elements = self._pairs.field, self._elements[first:end]
+        columns["index"] = self._pairs.numbers(np.asarray(columns["index"]), elements)
+        if field in columns:
+            columns[field] = [each[at] for each, at in zip(columns[field], elements.tolist(), strict=True)]
+        return columns

@@ -1,0 +1,77 @@
+"""Sandboxes without a container engine: namespaces and filters of system calls.
+
+    python -m tests.sandbox memfd_create=ENOSYS,pidfd_open=EPERM -- COMMAND ...
+
+runs a command under a filter as container runtimes install it (seccomp): these system calls fail with these errors, for
+the command and all processes that it starts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PROCESS_ONE: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""The command is process 1 of a PID namespace, with the /proc of that namespace, as in a container."""
+OTHER_PROC: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child")
+"""The command is process 1 of a PID namespace, and /proc shows the numbers of another one."""
+_NUMBERS: Final = {
+    "x86_64": {"memfd_create": 319, "pidfd_open": 434},
+    "aarch64": {"memfd_create": 279, "pidfd_open": 434},
+}
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_SET_SECCOMP: Final = 22
+_MODE_FILTER: Final = 2
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS; the number of the system call is at offset 0
+_JUMP_IF_EQUAL: Final = 0x15
+_RETURN: Final = 0x06
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+
+
+def needs_namespaces(command: Sequence[str] = PROCESS_ONE) -> None:
+    """Skip the test if this machine lets this user make no namespaces."""
+    if subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+
+
+def without(**errors: str) -> tuple[str, ...]:
+    """The start of a command under which these system calls fail. Skips the test if there is no filter here."""
+    if sys.platform != "linux" or platform.machine() not in _NUMBERS:
+        pytest.skip("the numbers of the system calls of this processor are not known here")
+    return sys.executable, "-m", "tests.sandbox", ",".join(f"{name}={error}" for name, error in errors.items()), "--"
+
+
+def environment() -> dict[str, str]:
+    """Variables with which a script in any folder imports this Brand and these tests."""
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def refuse(errors: Mapping[str, int]) -> None:
+    """Let these system calls fail in this process and all that it starts. Raises OSError."""
+    numbers = _NUMBERS[platform.machine()]
+    steps = [(_LOAD, 0, 0, 0)]
+    for name, error in errors.items():
+        steps += [(_JUMP_IF_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _ERRNO | error)]
+    steps.append((_RETURN, 0, 0, _ALLOW))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, program, 0, 0):
+        raise OSError(ctypes.get_errno(), "no filter")
+
+
+if __name__ == "__main__":
+    wanted = (pair.split("=") for pair in sys.argv[1].split(","))
+    refuse({name: getattr(errno, error) for name, error in wanted})
+    os.execvp(sys.argv[3], sys.argv[3:])
