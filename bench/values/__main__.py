@@ -25,6 +25,8 @@ from bench.values.compare import Outcome, outcome
 
 PARTS: Final = ("huggingface", "folders", "tars", "tables", "sounds")
 _COUNTS: Final = ("samples", "equal", "second", "said", "silent")
+_SHOWN: Final = 100
+"""Characters of a difference that the table shows; the file of results has all."""
 _RIVALS: Final = tuple(
     harness.Rival(name, name, name)
     for name in ("datasets", "torchvision", "timm", "webdataset", "pandas", "pyarrow", "soundfile", "av", "pillow")
@@ -65,14 +67,34 @@ def main() -> None:
 
 
 def _show(found: list[tuple[str, str, Outcome]]) -> None:
-    rows = [(t, s, *(f"{getattr(c, name):,}" for name in _COUNTS)) for t, s, c in found]
-    total = [f"{sum(getattr(c, name) for _, _, c in found):,}" for name in _COUNTS]
-    columns = ["tool", "source", "samples", "equal", "as the second tool", "different and said", "different and silent"]
-    harness.show("values\n" + harness.table(columns, [*rows, ("all", "", *total)]))
-    said = [(t, s, c.differences[0], c.words) for t, s, c in found if c.differences]
-    if said:
-        cells = [[cell.replace("|", "/").replace("\n", " ") for cell in row] for row in said]
-        harness.show("\ndifferences\n" + harness.table(["tool", "source", "first difference", "said"], cells))
+    tools = [*dict.fromkeys(tool for tool, _, _ in found), "all"]
+    rows = []
+    for tool in tools:
+        counts = [each for name, _, each in found if tool in (name, "all")]
+        rows.append([tool, f"{len(counts):,}", *(f"{sum(getattr(c, name) for c in counts):,}" for name in _COUNTS)])
+    columns = [
+        "tool",
+        "sources",
+        "samples",
+        "equal",
+        "as the second tool",
+        "different and said",
+        "different and silent",
+    ]
+    harness.show("values\n" + harness.table(columns, rows))
+    differ = [
+        [
+            f"{tool}: {source}",
+            f"{c.equal:,} of {c.samples:,}",
+            c.differences[0].rpartition("brand: ")[2][:_SHOWN],
+            c.words[:_SHOWN],
+        ]
+        for tool, source, c in found
+        if c.differences
+    ]
+    if differ:
+        cells = [[cell.replace("|", "/").replace("\n", " ").strip() for cell in row] for row in differ]
+        harness.show("\ndifferences\n" + harness.table(["source", "equal", "first difference", "said"], cells))
 
 
 if __name__ == "__main__":

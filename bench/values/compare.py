@@ -101,6 +101,7 @@ def outcome(case: Case, folder: Path) -> Outcome:
         shutil.rmtree(target, ignore_errors=True)
         _last.command, _last.said = tuple(case.command), _converted(case, target)
     report, refused = _last.said
+    report = report.replace(f"{folder.parent}/", "")
     theirs = list(case.theirs())
     found = Outcome()
     if refused:
