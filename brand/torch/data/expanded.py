@@ -31,7 +31,7 @@ ONE_NODE = (
 log = logging.getLogger("brand")
 
 
-class ExpandedSource(SetSource):
+class ExpandedSource(SetSource, Reprs, shows="name pairs"):
     """The source of a data set whose samples are the pairs with the elements of `field`. Can be pickled.
 
     Raises `SchemaError`, `UsageError` as `Pairs` does.

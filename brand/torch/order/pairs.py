@@ -161,7 +161,7 @@ def pair_sequence(layers: Layers, seed: int, origin: str, *, subset: ArrayLike |
     return ShuffledPairs(layers, mixed, origin)
 
 
-class ShuffledPairs(MixedSequence):
+class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
     """The pairs in random order: tickets of the layers."""
 
     what = "expand="
