@@ -131,7 +131,7 @@ def _seed_of_layer(seed: int, layer: int) -> int:
     return seed_of_member(seed, layer) >> _LAYER_BITS << _LAYER_BITS | layer
 
 
-class Layers(MixtureMembers):
+class Layers(MixtureMembers, Reprs, shows="pairs"):
     """The layers of pairs as the members of a mixture, all of them of one data set."""
 
     def __init__(self, port: DrawPort, pairs: Pairs) -> None:
