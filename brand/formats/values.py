@@ -138,7 +138,12 @@ def encode_ndarray(value: Any) -> bytes:
 
 def array_parts(value: Any) -> tuple[bytes, Buffer]:
     """Return the payload of `encode_ndarray` in two pieces; large elements are a view of the array, without a copy."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except TypeError as error:
+        if "BFloat16" not in str(error):
+            raise
+        raise TypeError("NumPy has no bfloat16; give tensor.float(), or tensor.view(torch.uint16)") from None
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_NUMBERS:
         allowed = ", ".join(d.name for d in _DTYPE_NUMBERS)

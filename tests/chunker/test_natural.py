@@ -21,6 +21,7 @@ from brand import pack
 from brand.chunker.importers.natural import codec_of_bytes, common_codec
 from brand.chunker.importers.times import duration_text
 from brand.errors import SchemaError, UsageError
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.chunker.test_text_tables import codecs_of, rows_of
 from tests.rounds import examples
 from tests.support import brand
@@ -337,3 +338,15 @@ def test_a_column_that_is_text_for_one_number_is_said(tmp_path: Path) -> None:
     assert said in pack(table, tmp_path / "packed").notes
     chosen = brand("convert", "parquet", tmp_path / "x.parquet", tmp_path / "two", "--field", "big=str", "--json")
     assert said not in chosen.json["notes"]
+
+
+def test_a_bfloat16_tensor_is_refused_with_both_cures(tmp_path: Path) -> None:
+    """Each cure keeps every bit."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([1.5, -0.0, 3e38], dtype=torch.bfloat16)
+    with pytest.raises(SchemaError, match=r"give tensor\.float\(\), or tensor\.view\(torch\.uint16\)"):
+        pack([{"x": tensor}], tmp_path / "set", {"x": "ndarray"})
+    pack([{"x": tensor.float()}, {"x": tensor.view(torch.uint16)}], tmp_path / "set", {"x": "ndarray"})
+    stored = StoredDataSet(tmp_path / "set")
+    assert torch.from_numpy(stored.sample(0)["x"].copy()).to(torch.bfloat16).tolist() == tensor.tolist()
+    assert torch.from_numpy(stored.sample(1)["x"].copy()).view(torch.bfloat16).tolist() == tensor.tolist()
