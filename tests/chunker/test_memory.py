@@ -28,6 +28,7 @@ from brand.chunker.work.store_work import open_store_work
 from brand.errors import SchemaError
 from brand.formats.header import Schema
 from brand.formats.record import encode_records
+from brand.formats.values import decode_ndarray
 
 LIMIT = 200 << 20
 """Two runs of 32 MiB that are sorted and written, some blocks, and as much again."""
@@ -398,11 +399,27 @@ def test_large_samples_are_converted_in_little_memory(case: str, tmp_path: Path)
     assert rise(case, tmp_path) < LIMIT
 
 
+def _filled_in_turn(memories: int) -> Iterator[dict[str, Any]]:
+    """Samples 0 to 2,999, in a few arrays that are filled in turn."""
+    arrays = np.zeros((memories, 3), np.int16)
+    for number in range(3000):
+        arrays[number % memories] = number
+        yield {"x": arrays[number % memories]}
+
+
+@pytest.mark.parametrize("memories", [2, 3, 1000, 1023])
+def test_a_generator_may_fill_several_memories_in_turn(memories: int) -> None:
+    """As many as a block has samples."""
+    schema = Schema.parse({"x": "ndarray"})
+    stored = [record for block in encoded(_filled_in_turn(memories), schema) for record in block]
+    assert [decode_ndarray(record[4:])[0] for record in stored] == list(range(3000))
+
+
 def _filled_again(kind: str) -> Iterator[dict[str, Any]]:
-    """Samples 0 to 19, in one memory."""
+    """Samples 0 to 2,000, in one memory."""
     array, sample, view, listed = np.zeros(3, np.int16), dict[str, Any](), bytearray(3), [0]
-    for number in range(20):
-        array[:], view[:], listed[0] = number, bytes([number] * 3), number
+    for number in range(2000):
+        array[:], view[:], listed[0] = number, number.to_bytes(3), number
         if kind == "one dict":
             sample["x"] = number
             yield sample
@@ -440,12 +457,14 @@ def test_a_generator_may_fill_one_memory_again_and_again(kind: str, codec: str) 
     for sample in _filled_again(kind):
         expected += list(encode_records(schema, [sample], [0]))
     assert stored == expected
-    assert len(set(stored)) == 20
+    assert len(set(stored)) == 2000
 
 
 def test_samples_with_memory_of_their_own_are_encoded_together() -> None:
-    """After the second one; also if they are views of one memory, or share a text."""
+    """Also if they are views of one memory, share a text, or are one array."""
     memory = np.zeros(5000, np.int16)
     schema = Schema.parse({"x": "ndarray", "t": "str", "n": "int"})
-    samples = ({"x": memory[i : i + 9], "t": "text", "n": 7} for i in range(2000))
-    assert [len(block) for block in encoded(samples, schema)] == [1, 1, 1024, 974]
+    views = ({"x": memory[i : i + 9], "t": "text", "n": 7} for i in range(2000))
+    assert [len(block) for block in encoded(views, schema)] == [1024, 976]
+    one = ({"x": memory, "t": "text", "n": i} for i in range(2000))
+    assert [len(block) // 100 for block in encoded(one, schema)] == [4, 4, 4, 4, 3]

@@ -7,8 +7,9 @@ The bytes of a text, of a file's contents and of an array are known before they 
 (JSON, lists) are not: one of sixteen is looked at, and the largest record of a block limits the number of samples of
 the next block.
 
-A generator may fill one array, or one dict, again and again. So the first sample is encoded before the second one is
-asked for. If the second one is in the memory of the first, each sample is encoded before the next.
+A generator may fill the same arrays, or the same dicts, again and again. So the samples of the first block are encoded
+one by one, each before the next one is asked for, and once more together. If that gives other records, then samples of
+a block are in one memory, and each sample is encoded before the next.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from sys import getsizeof
-from types import NoneType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import SchemaError
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.record import Records, encode_records
+from brand.formats.record import Records, encode_records, together
 
 BLOCK_BYTES: Final = 4 << 20
 MOST_SAMPLES: Final = 1024
@@ -48,23 +49,58 @@ def encoded(
     """
     iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
-    alone, first = not isinstance(samples, list | tuple), None
+    alone = not isinstance(samples, list | tuple)
+    trial = _Trial(schema) if alone else None
     while block := pull.next(iterator, 1 if alone else most, partial(_called, numbers, done)):
         records = encode_records(schema, block, _called(numbers, done, len(block)))
-        if done == 0:
-            first = block[0], [block[0][name] for name in schema.names]
-        elif first is not None:
-            (sample, values), first = first, None
-            alone &= sample is block[0] or any(
-                _is_shared(v, block[0][n]) for n, v in zip(schema.names, values, strict=True)
-            )
-            del sample, values
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
         done += len(block)
+        if trial is not None and trial.takes(block[0], records):
+            if not trial.full:
+                continue
+            records, alone, trial = trial.records(), trial.changed(), None
+        elif trial is not None and trial.taken:
+            yield trial.records()
+            trial = _Trial(schema)
         del block  # large samples are freed before their records are written
         yield records
         del records
+    if trial is not None and trial.taken:
+        yield trial.records()
+
+
+class _Trial:
+    """The samples of a first block, each with the record that it had when it was the last one."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema, self._bytes = schema, 0
+        self.taken: list[tuple[Mapping[str, Any], Records]] = []
+
+    def takes(self, sample: Mapping[str, Any], records: Records) -> bool:
+        """Take a sample, unless it is as large as a block: it is always encoded alone."""
+        size = int(records.sizes[0])
+        if size < BLOCK_BYTES:
+            self.taken.append((sample, records))
+            self._bytes += size
+        return size < BLOCK_BYTES
+
+    @property
+    def full(self) -> bool:
+        return len(self.taken) == MOST_SAMPLES or self._bytes >= BLOCK_BYTES
+
+    def records(self) -> Records:
+        """Return these records, one after the other."""
+        sizes = np.array([int(records.sizes[0]) for _, records in self.taken], np.int64)
+        return Records.side_by_side(together([records.view(0) for _, records in self.taken]), sizes)
+
+    def changed(self) -> bool:
+        """Return whether the samples have other records now."""
+        try:
+            again = encode_records(self._schema, [sample for sample, _ in self.taken], range(len(self.taken)))
+        except SchemaError:
+            return True
+        return any(bytes(again.view(at)) != bytes(then.view(0)) for at, (_, then) in enumerate(self.taken))
 
 
 class _Pull:
@@ -102,19 +138,6 @@ class _Pull:
             error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
             raise
         return block
-
-
-def _is_shared(first: Any, second: Any) -> bool:
-    """Return whether two values of samples that follow each other are in one memory, which can change."""
-    if first is second:
-        return not isinstance(first, str | bytes | int | float | NoneType)
-    at = [np.asarray(value).__array_interface__["data"] for value in (first, second) if _is_in_place(value)]
-    return len(at) == 2 and at[0] == at[1] and not at[0][1]
-
-
-def _is_in_place(value: Any) -> bool:
-    """Return whether NumPy sees a value where it is, without a copy: an array, a tensor, a view of memory."""
-    return bool(getattr(value, "nbytes", 0)) or (isinstance(value, bytearray) and bool(value))
 
 
 def _called(numbers: Sequence[int] | None, done: int, count: int) -> Sequence[int]:
