@@ -29,7 +29,7 @@ def test_it_says_that_brand_works_here(photos_set: Path) -> None:
     parts = ["installed", "system", "limits", "data set", "self-test"]
     assert [line.strip() for line in lines if line.strip() in parts] == parts
     assert lines[-1].startswith("Brand works here")
-    assert "self-test: 6 of 6 (100 %)" in told.err
+    assert "self-test: 7 of 7 (100 %)" in told.err
 
 
 def test_to_programs_it_is_one_document() -> None:

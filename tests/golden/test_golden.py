@@ -101,6 +101,11 @@ def test_the_same_input_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     if SAME_ZSTD:
         zipped = {"extras.zip"} & old.keys()  # and the manifest holds its checksum
         differ = {file for file in old if old[file] != new[file]}
+        manifests = [json.loads((folder / "brand.json").read_bytes()) for folder in (GOLDEN / name, tmp_path / "new")]
+        if manifests[1].pop("noticed", None):  # newer than these sets, and it makes the version 1.2
+            manifests = [{**each, "checksum": "", "version": []} for each in manifests]
+            assert manifests[0] == manifests[1]
+            differ -= {"brand.json"}
         assert differ - zipped - ({"brand.json"} if zipped else set()) == set()
 
 

@@ -217,7 +217,8 @@ def test_a_full_disk_is_told_and_training_goes_on(texts: Path, disk: Disk, caplo
 
 def test_a_folder_that_others_may_write_stops_the_server(texts: Path, tmp_path: Path) -> None:
     """With its name, and what to do."""
-    tmp_path.chmod(0o777)
+    (tmp_path / "brand-cache").mkdir()
+    (tmp_path / "brand-cache").chmod(0o777)
     with pytest.raises(CacheError, match="chmod -R go-w"), running_server(texts, cache=Cache(tmp_path)):
         pass
     with running_server(texts, memory=0.3):

@@ -99,6 +99,9 @@ class Lifetime(Reprs, shows="_owners _left_s"):
             raise ProtocolError(f"process {process} belongs to another user, so it cannot own a server") from None
         try:
             descriptor = os.pidfd_open(process)
+        except AttributeError:  # a Python or C library without it
+            self._poll_from_now(process)
+            return
         except OSError as error:
             if error.errno not in _NO_PROCESS:
                 self._poll_from_now(process)
