@@ -50,7 +50,7 @@ def encoded(
     iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
     alone = not isinstance(samples, list | tuple)
-    trial = _Trial(schema) if alone else None
+    trial = _FirstBlock(schema) if alone else None
     while block := pull.next(iterator, 1 if alone else most, partial(_called, numbers, done)):
         records = encode_records(schema, block, _called(numbers, done, len(block)))
         if pull.nested:
@@ -62,7 +62,7 @@ def encoded(
             records, alone, trial = trial.records(), trial.changed(), None
         elif trial is not None and trial.taken:
             yield trial.records()
-            trial = _Trial(schema)
+            trial = _FirstBlock(schema)
         del block  # large samples are freed before their records are written
         yield records
         del records
@@ -70,7 +70,7 @@ def encoded(
         yield trial.records()
 
 
-class _Trial:
+class _FirstBlock:
     """The samples of a first block, each with the record that it had when it was the last one."""
 
     def __init__(self, schema: Schema) -> None:
@@ -79,7 +79,8 @@ class _Trial:
 
     def takes(self, sample: Mapping[str, Any], records: Records) -> bool:
         """Take a sample, unless it is as large as a block: it is always encoded alone."""
-        size = int(records.sizes[0])
+        # The pixels of a picture may be many times its record.
+        size = max(int(records.sizes[0]), sum(bytes_of(sample[name]) for name in self._schema.names))
         if size < BLOCK_BYTES:
             self.taken.append((sample, records))
             self._bytes += size
