@@ -51,6 +51,7 @@ def main() -> None:
             print(f"epoch {epoch}: {len(loader)} batches on each of {dist.get_world_size()} ranks")
     if dist.get_rank() == 0:
         print(f"test accuracy {accuracy(model.module, DataLoader(pictures(args.test), 256)):.2f}")
+    dist.barrier()  # the lines of rank 0 first: two ranks that print at a time may print into one line
     print(f"rank {dist.get_rank()}: {data.stats()['received']:,} samples came from other nodes", flush=True)
     dist.barrier()
     dist.destroy_process_group()
