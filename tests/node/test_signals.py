@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from brand.node.client.connector import look_at
 from brand.node.serve import server as module
 from brand.pythonchild import JOB_SIGNALS
-from brand.testing.node import running_server
+from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.support import drawing, greeted
 from tests.rounds import Chance, rounds
@@ -31,7 +31,9 @@ SAMPLES = 1200
 @contextmanager
 def started(*args: object) -> Iterator[tuple[list[str], subprocess.Popen[str]]]:
     """The command `brand`, and the addresses that it prints. Killed at the end of the block."""
-    command = [sys.executable, "-m", "brand", *map(str, args)]
+    # An address of its own: another test may serve the same data at the same time.
+    own = ("--address", random_address()) if args[0] == "serve" else ()
+    command = [sys.executable, "-m", "brand", *map(str, args), *own]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
