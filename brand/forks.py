@@ -1,4 +1,4 @@
-"""What happens at a fork of this process, on systems that have forks."""
+"""Functions that run in a forked child, on systems that can fork a process."""
 
 from __future__ import annotations
 

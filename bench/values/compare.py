@@ -80,7 +80,7 @@ class Outcome:
     differences: list[str] = field(default_factory=list)
     """The first difference of each field, in words."""
     words: str = ""
-    """What the conversion said about it."""
+    """The notes and facts in the report of the conversion."""
 
 
 @dataclass

@@ -182,7 +182,7 @@ def test_floats_as_labels(breeds: Path) -> None:
 
 
 def test_pack_takes_a_column_as_label(tmp_path: Path) -> None:
-    """Of any table: numbers, ClassLabels with their names, and texts with classes=."""
+    """Any table works: with numbers, with ClassLabels and their names, and with texts and classes=."""
     datasets = pytest.importorskip("datasets")
     names = {"coarse": ["x", "y"], "fine": ["p", "q", "r"]}
     features = datasets.Features({name: datasets.ClassLabel(names=some) for name, some in names.items()})

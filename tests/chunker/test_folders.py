@@ -169,7 +169,7 @@ def test_the_real_photos_are_in_image_folders_order(photos: Path) -> None:
 def test_files_that_another_reader_leaves_out_are_counted(
     tmp_path: Path, options: Options, count: int, reader: str
 ) -> None:
-    """Of images in class folders: later indices differ. Files below a class folder are counted, unless leaves count."""
+    """A file with such an ending is counted, because later indices differ; so is a file below a class folder."""
     names = ["a/1.JPG", "a/2.gif", "a/3.tif", "b/x/4.png", "b/5.avif", "b/6", "b/7.webp"]
     plant(tmp_path / "in", [tuple(name.split("/")) for name in names])
     (tmp_path / "work").mkdir()

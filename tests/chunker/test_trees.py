@@ -334,7 +334,7 @@ def changed(path: Path, change: Callable[[bytearray], object]) -> Path:
 
 
 def entry(data: bytearray, number: int = -1) -> int:
-    """Where the directory names a file."""
+    """Return the offset of a file's entry in the directory of a zip."""
     places = [at for at in range(len(data)) if data[at : at + 4] == b"PK\x01\x02"]
     return places[number]
 

@@ -46,7 +46,7 @@ _KEEP_NAN: Final = ("float", "ndarray", "list[float]", "list[ndarray]")
 
 @dataclass
 class _FirstRows:
-    """What the first samples of the files hold."""
+    """The kinds of values in the first samples of each file, by field."""
 
     kinds: dict[str, dict[str, str]] = field(default_factory=dict)
     """Column -> the kinds of its values, and where each was found first."""

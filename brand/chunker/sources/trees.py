@@ -1,4 +1,4 @@
-"""A folder of files, wherever it is: on this machine, in a store, or in a zip. What is in it, and how is it read?
+"""How are the files of a folder listed and read, if the folder is on this machine, in a store, or in a zip?
 
 A `FileTree` lists the folders one by one, for a scan. Objects of a store and files of a zip have no folders of their
 own; `ObjectTree` makes them of one list of all names, which takes about a hundred bytes of memory a file.
