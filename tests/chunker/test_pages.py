@@ -192,6 +192,23 @@ def test_damaged_snappy_streams_are_errors_or_other_bytes() -> None:
         assert len(found) <= 1 << 20
 
 
+def test_a_header_is_read_again_wherever_it_was_cut() -> None:
+    """Each prefix says that more is needed; so a header with long statistics is no damaged one."""
+    header = bytes([1 << 4 | 5, 0, 1 << 4 | 9, 3 << 4 | 1, 1, 2, 1, 1 << 4 | 12, 1 << 4 | 8, 2, 65, 66, 0, 0])
+    assert pages._struct(header, 0) == ({1: 0, 2: [b"\x01", b"\x02", b"\x01"], 3: {1: b"AB"}}, len(header))
+    for end in range(len(header)):
+        with pytest.raises(EOFError):
+            pages._struct(header[:end], 0)
+
+
+@pytest.mark.parametrize("item", range(1, 13))
+def test_a_header_that_claims_a_long_list_takes_no_memory(item: int) -> None:
+    """A list of 2^40 items of each type, and no bytes behind it."""
+    header = bytes([1 << 4 | 9, 15 << 4 | item, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20])
+    with pytest.raises((EOFError, ValueError)):
+        pages._page_at(io.BytesIO(header), 0)
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_damaged_pages_are_errors_that_name_the_file(compression: str, version: str, tmp_path: Path) -> None:

@@ -373,12 +373,15 @@ def _thrift(data: bytes, at: int, kind: int) -> tuple[Any, int]:
             raise EOFError("a header is truncated")
         return data[at : at + size], at + size
     if kind in (9, 10):
+        if at >= len(data):
+            raise EOFError("a header is truncated")
         size, inner, at = data[at] >> 4, data[at] & 15, at + 1
         if size == 15:
             size, at = _varint(data, at)
         items = []
         for _ in range(size):
-            item, at = _thrift(data, at, inner)
+            # The truth values of a list take a byte each, so that no size is more than the bytes behind it.
+            item, at = _thrift(data, at, 3 if inner in (1, 2) else inner)
             items.append(item)
         return items, at
     if kind == 12:
