@@ -4,7 +4,7 @@ append      `append_*`: a folder, data of another tool, samples from Python, or 
 changes     `overlay`: a column of numbers for all samples, in no segment
             `delete`: samples are no longer read or fetched; their bytes remain, and `undelete` restores the samples
 rewriting   `compact`: segments are written again without their deleted samples
-            `redact`: delete, compact, and the old files are removed, with a report
+redaction   `redact`: delete, compact, and the old files are removed, with a report
 home        publishes a version, whole or not at all; lists versions, and removes them with their files
 
 `docs/reference/format.md`, section 11, specifies the files.
@@ -21,8 +21,8 @@ from brand.collect.changes import delete as delete
 from brand.collect.changes import overlay as overlay
 from brand.collect.changes import undelete as undelete
 from brand.collect.home import versions as versions
+from brand.collect.redaction import redact as redact
 from brand.collect.rewriting import compact as compact
-from brand.collect.rewriting import redact as redact
 
 __all__ = [
     "NamedSamples",

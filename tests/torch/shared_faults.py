@@ -43,7 +43,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand import pack
-from brand.torch.job.discovery import COMMON
+from brand.torch.job.resolver import COMMON
 from tests.leftovers import Leftovers
 from tests.rounds import Chance
 from tests.support import LIMIT_S, session_processes, wait_until

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
-from brand.torch.job.discovery import COMMON
+from brand.torch.job.resolver import COMMON
 
 SEED: Final = 5
 PREPARE: Final = DecodeImage(size=(20, 24))

@@ -18,8 +18,9 @@ import torch.distributed
 from brand.errors import ServerError, UsageError
 from brand.torch import BrandDataset
 from brand.torch.job import discovery
-from brand.torch.job.discovery import JobNodes, ServerResolver, find_nodes
+from brand.torch.job.discovery import JobNodes, find_nodes
 from brand.torch.job.ranks import master, node_by_launcher
+from brand.torch.job.resolver import ServerResolver
 from tests.support import LIMIT_S
 
 

@@ -13,7 +13,8 @@ tables      a table given to `pack`
 manifests   the rows of manifests of speech
 utterances  the utterances that a manifest lists
 huggingface the data sets of Hugging Face that `pack` is given
-arrow       the common part of Parquet, Hugging Face and tables in memory
+arrow       values of Arrow columns, for Parquet, Hugging Face and tables in memory
+arrowfields fields of an Arrow schema, with the features of Hugging Face
 times       dates, times and durations as texts
 fields      from the columns of a source to fields
 natural     the codecs that the first values of a column give it

@@ -27,15 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import (
-    ArrowFields,
-    ArrowShards,
-    arrow,
-    arrow_errors,
-    arrow_file,
-    first_arrays,
-    validated,
-)
+from brand.chunker.importers.arrow import arrow, arrow_errors, arrow_file, validated
+from brand.chunker.importers.arrowfields import ArrowFields, ArrowShards, first_arrays
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,

@@ -17,19 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from brand.chunker.importers.arrow import (
-    MOST_ROWS,
-    ArrowFields,
-    ArrowShards,
-    array_of,
-    arrow,
-    arrow_errors,
-    arrow_file,
-    first_arrays,
-    intact,
-    is_made,
-    validated,
-)
+from brand.chunker.importers.arrow import array_of, arrow, arrow_errors, arrow_file, intact, is_made, validated
+from brand.chunker.importers.arrowfields import MOST_ROWS, ArrowFields, ArrowShards, first_arrays
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.finding import folders_with, is_pattern, place_of

@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, intact, value_bytes
+from brand.chunker.importers.arrow import arrow, intact, value_bytes
+from brand.chunker.importers.arrowfields import ArrowFields, first_arrays
 from brand.chunker.importers.fields import FieldMapping, Fields, choose
 from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream, with_files
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value

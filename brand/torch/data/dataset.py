@@ -32,7 +32,7 @@ from brand.torch.data.drawable import Drawable
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.discovery import COMMON, NONE, ServerOptions, ServerResolver
+from brand.torch.job.resolver import COMMON, NONE, ServerOptions, ServerResolver
 from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"

@@ -44,8 +44,8 @@ from brand.orders.order import Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
-from brand.torch.job.discovery import ServerResolver
 from brand.torch.job.ranks import find_rank
+from brand.torch.job.resolver import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""

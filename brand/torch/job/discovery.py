@@ -1,8 +1,4 @@
-"""Which data server does a data set fetch from, and how do the data servers of one job find each other?
-
-The server is one that the user gives, or that of the job's ranks on this node. It is chosen at the first use, because
-ranks of several nodes may have to wait for each other, and because frameworks start their ranks after the data set was
-made.
+"""How do the data servers of one job find each other, and how do its ranks find out that they disagree?
 
 The servers of several nodes find each other through the key-value store of the job, without an extra step. The first
 rank of a node that fetches starts the node's server, writes the server's address to the store, and waits for the other
@@ -18,7 +14,6 @@ import hashlib
 import ipaddress
 import json
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -28,45 +23,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, Final, Protocol
 
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
 from brand.forks import after_in_child
-from brand.formats.media import registered_plugins
-from brand.formats.preparation import Preparation, for_server
-from brand.node.client.client import Client
-from brand.node.client.decoded import DecodeSpecs
-from brand.node.client.direct import DirectClient, why_no_server
-from brand.node.client.direct_hits import Files
-from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
-from brand.node.setup.server_spec import Member, ServerSpec, Tls
-from brand.node.wire.connection import own_address
+from brand.node.setup.server_spec import Member, Tls
 from brand.node.wire.network import split_address
 from brand.orders.order import Order, differences, disagreement
 from brand.reprs import Reprs
-from brand.storage.dataset.cached import cached_samples
-from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.ranks import (
-    find_rank,
-    job_facts,
     job_name,
     master,
     named_master,
-    node_by_launcher,
     this_machine,
     this_network,
 )
 
 log = logging.getLogger("brand")
 
-COMMON: Final = "common"
-"""Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
-NONE: Final = "none"
-"""Value of `server=` for direct reads of this process, without a server."""
 LIMIT_S: Final = 60.0
 """Seconds for which nodes wait for each other."""
 _STEP_S: Final = 0.05
@@ -81,124 +58,6 @@ _agreed = Counter[str]()
 """Number of calls of `check_agreed` in this process, by place."""
 _begun = Counter[str]()
 """Number of calls of `missing_ranks` in this process, by place."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Options of a `BrandDataset` that determine its data server, as the user gives them."""
-
-    server: str | None
-    memory: Memory
-    peer_memory: Memory
-    tls: Tls | None
-    cache: Cache | None
-    job: str | None
-    decode: Mapping[str, Preparation]
-
-    @property
-    def attached(self) -> bool:
-        return self.server not in (None, NONE)
-
-
-class ServerResolver:
-    """Chooses the data server of one data set. Can be pickled; the constructor opens nothing."""
-
-    def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
-        self._data, self.options = data, options
-        self._name = secrets.token_hex(8)
-        """A random name for the server and the run, if this process belongs to no job."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
-        return self.__dict__.copy()
-
-    def __repr__(self) -> str:
-        return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
-
-    @property
-    def named(self) -> bool:
-        """Whether the run has a name that its processes on other nodes know, too."""
-        return (self.options.job or job_name()) is not None
-
-    @property
-    def settled(self) -> bool:
-        return "client" in self.__dict__
-
-    @property
-    def without_server(self) -> str:
-        """Why samples are read directly, without a server; empty if there is a server."""
-        return "" if self.options.attached else f'server="{NONE}"' if self.options.server else why_no_server()
-
-    @cached_property
-    def client(self) -> Client | DirectClient:
-        """The client of the server. Raises `UsageError`, and `ServerError` if another rank does not answer."""
-        options = self.options
-        if why := self.without_server:
-            if options.server is None:
-                log.warning("%s, so no data server can run; samples are read one by one, which is slower", why)
-            return DirectClient(self._data, job_name() or self._name)
-        common = options.server == COMMON
-        plugins = registered_plugins() if common else ()
-        address, cache = self._address(), options.cache
-        spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
-        return Client(
-            spec,
-            self._data.id,
-            self._data.mean_bytes,
-            options.job or job_name() or self._name,
-            attach=options.attached and not common,
-            cluster=self.job,
-            specs=DecodeSpecs(for_server(options.decode, self._data.header.schema)),
-            files=Files(self._data.right, cached_samples(self._data)),
-        )
-
-    @cached_property
-    def job(self) -> JobNodes | None:
-        """The nodes that fetch from the data set together; None for one node or a given server. Raises as `client`."""
-        if self.options.attached or job_name() is None:
-            return None
-        name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
-        keys = self.job_keys()
-        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name, keys) or (0, 1)
-        if self._data.share is not None:
-            node = self._data.share.node
-        options = self.options
-        if nodes == 1:
-            return None
-        return JobNodes(name, node, nodes, peer_memory=options.peer_memory, tls=options.tls, keys=keys)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes that fetch from the data set together. Raises the errors of `client`."""
-        if self.options.attached:
-            return self.client.server().nodes
-        return 1 if self.job is None else self.job.nodes
-
-    def _address(self) -> str:
-        """Return the address at which the server listens, or will listen: one for all ranks of a job on this node."""
-        server = self.options.server
-        if server == COMMON:
-            return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
-        if server is not None:
-            return server
-        if job_name() is None:
-            return own_address(self._name.encode())
-        node = 0 if self.job is None else self.job.node
-        return own_address(f"{self._facts()}|{node}".encode())
-
-    def _facts(self) -> str:
-        """Return facts that are the same for all servers of one data set and job."""
-        options = self.options
-        cache = "" if options.cache is None else f"|{options.cache.to_json()}"
-        return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"
-
-    def job_keys(self) -> dict[str, str]:
-        """Return the facts of `_facts` by name, as texts for the user."""
-        options = self.options
-        cache = None if options.cache is None else options.cache.to_json()
-        given = {"memory=": options.memory, "peer_memory=": options.peer_memory, "cache=": cache}
-        job = {f"{name}=": value for name, value in job_facts().items()}
-        return job | {"the data set ": self._data.id} | {name: repr(value) for name, value in given.items()}
 
 
 class _Store(Protocol):
