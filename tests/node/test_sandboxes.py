@@ -114,16 +114,19 @@ def attached(command: tuple[str, ...], data: Path, folder: Path, address: str) -
     return subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
 
 
-def test_a_server_lives_as_long_as_a_client_of_another_container(texts: Path, tmp_path: Path) -> None:
-    """The client is process 1 of its PID namespace and shares the network: its number here is another one."""
-    needs_namespaces()
+def check_outlives_its_first_client(texts: Path, tmp_path: Path, prefix: tuple[str, ...], number: str) -> None:
+    """A server that a process has started serves a second client after the end of the first, and ends with the second.
+
+    `prefix` starts the second one, which says `number` as its own, if that is given.
+    """
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first,
         running_server(texts, owners=(first.pid,)) as server,
     ):
-        with attached(PROCESS_ONE, texts, tmp_path, server.address) as client:
+        with attached(prefix, texts, tmp_path, server.address) as client:
             assert client.stdout is not None
-            assert client.stdout.readline() == "1\n"
+            said = client.stdout.readline()
+            assert said == number if number else said
             first.kill()
             first.wait()
             for _ in range(20):
@@ -133,6 +136,12 @@ def test_a_server_lives_as_long_as_a_client_of_another_container(texts: Path, tm
         wait_until(lambda: not server.thread.is_alive(), "it ends with its last client")
 
 
+def test_a_server_lives_as_long_as_a_client_of_another_container(texts: Path, tmp_path: Path) -> None:
+    """The client is process 1 of its PID namespace and shares the network: its number here is another one."""
+    needs_namespaces()
+    check_outlives_its_first_client(texts, tmp_path, PROCESS_ONE, "1\n")
+
+
 def test_a_server_in_a_container_whose_client_it_cannot_see(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,20 +149,7 @@ def test_a_server_in_a_container_whose_client_it_cannot_see(
     monkeypatch.setattr(lifetime, "LINGER_S", 0.05)
     monkeypatch.setattr(requests, "peer", lambda _: (0, os.getuid()))
     monkeypatch.setattr(requests, "pid_namespace", lambda: 1)
-    with (
-        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as first,
-        running_server(texts, owners=(first.pid,)) as server,
-    ):
-        with attached((), texts, tmp_path, server.address) as client:
-            assert client.stdout is not None
-            assert client.stdout.readline()
-            first.kill()
-            first.wait()
-            for _ in range(20):
-                time.sleep(0.05)
-                assert server.facts()["clients"] >= 1
-            client.communicate("\n")
-        wait_until(lambda: not server.thread.is_alive(), "it ends after its last client")
+    check_outlives_its_first_client(texts, tmp_path, (), "")
 
 
 def test_two_containers_share_a_server(texts: Path, tmp_path: Path) -> None:

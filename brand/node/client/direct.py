@@ -63,6 +63,7 @@ class DirectClient:
             raise UsageError(SERVER_ONLY.format("an order that jobs share"))
         if announcement.batch:
             raise UsageError(SERVER_ONLY.format("locality=True"))
+        self._plan(order, announcement.epoch)  # before several threads draw, which would each compute it
 
     def draw(
         self,
@@ -74,18 +75,22 @@ class DirectClient:
         worker: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> list[DrawResult]:
         """Return the places of some positions of an epoch. None of their samples is in memory."""
-        key = order, epoch
-        if key not in self._plans:
-            plan = order.plan(epoch).sample_of
-            kept = self._plans | {key: plan}
-            while len(kept) > _PLANS and sum(each.nbytes for each in kept.values()) > _PLANS_BYTES:
-                del kept[next(iter(kept))]
-            self._plans = kept  # assigned as a whole: other threads read it meanwhile
         self._drawn += len(positions)
-        places = self._plans[key][positions].astype(np.int64)
+        places = self._plan(order, epoch)[positions].astype(np.int64)
         nothing = np.empty(0, np.int64)
         stored = StoredSamples(np.empty(0, np.uint8), nothing, self.data.rows_at(nothing))
         return [DrawResult(places, nothing, stored, {}, 0.0, 0.0, NOT_HELD, Joins(), 0)]
+
+    def _plan(self, order: Order, epoch: int) -> NDArray[Any]:
+        """Return the place at each position of an epoch."""
+        plan = self._plans.get((order, epoch))
+        if plan is None:
+            plan = order.plan(epoch).sample_of
+            kept = self._plans | {(order, epoch): plan}
+            while len(kept) > _PLANS and sum(each.nbytes for each in kept.values()) > _PLANS_BYTES:
+                del kept[next(iter(kept))]
+            self._plans = kept  # assigned as a whole: other threads read it meanwhile
+        return plan
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:  # noqa: ARG002
         """Read samples of an object store. Returns as `Client.fetch`.

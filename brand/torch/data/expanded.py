@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import UsageError
 from brand.formats.header import ELEMENTS
-from brand.orders.base.tickets import TICKET, TICKETS_END, tag_and_epoch
+from brand.orders.base.tickets import TICKET, TICKETS_END
 from brand.reprs import Reprs
 from brand.torch.data.set_source import SetSource, Transform
-from brand.torch.fetch.fetched import Columns, FetchedSamples, MergedSamples, Portion
+from brand.torch.fetch.fetch import MIXED_BATCH
+from brand.torch.fetch.fetched import Columns, FetchedSamples, MergedSamples
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence
@@ -74,17 +75,13 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
             samples, elements = self.pairs.located(self._indices(asked))
             return ExpandedSamples(self._fetcher.fetch(samples), self.pairs, elements)
         if int(asked.min()) < TICKET:
-            raise UsageError("a batch mixes positions of a BrandSampler with plain indices; use one or the other")
+            raise UsageError(MIXED_BATCH)
         self._hint.note_draw(len(asked), self.name)
-        orders = asked >> 32
-        portions = []
-        for name in sorted(set(orders.tolist())):  # epochs of one layer ascend
-            at = np.flatnonzero(orders == name)
-            tag, epoch = tag_and_epoch(name << 32)
-            layer = self._layers.continue_with(tag, epoch)
-            elements = np.full(len(at), layer)
-            portions.append(Portion(layer, epoch, at, ExpandedSamples(self.draw(asked[at]), self.pairs, elements)))
-        return MergedSamples(portions)
+
+        def fetch(layer: int, tickets: NDArray[np.int64]) -> ExpandedSamples:
+            return ExpandedSamples(self.draw(tickets), self.pairs, np.full(len(tickets), layer))
+
+        return MergedSamples(self._layers.portions(asked, fetch))
 
 
 class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
-from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
+from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED
 from brand.reprs import Reprs
@@ -28,7 +28,7 @@ from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
-from brand.torch.fetch.fetched import MEMBER, Portion, UndecodedMixture
+from brand.torch.fetch.fetched import MEMBER, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.mixed_sequence import ONE_NODE, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
@@ -158,13 +158,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                 "member, mixture.members[0][index]"
             )
         self._hint.note_draw(len(asked), self.name)
-        orders = asked >> 32
-        portions = []
-        for name in sorted(set(orders.tolist())):  # epochs of one member ascend
-            at = np.flatnonzero(orders == name)
-            tag, epoch = tag_and_epoch(name << 32)
-            member = self._members.continue_with(tag, epoch)
-            portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
+        portions = self._members.portions(asked, lambda member, tickets: self._sources[member].draw(tickets))
         return UndecodedMixture(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]], transform: tuple[Any, ...] | None) -> list[Any]:

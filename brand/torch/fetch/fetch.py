@@ -76,6 +76,7 @@ def _collated_lists(batch: Sequence[FieldList], *, collate_fn_map: Any = None) -
 
 
 default_collate_fn_map[FieldList] = _collated_lists
+MIXED_BATCH: Final = "a batch mixes positions of a BrandSampler with plain indices; use one or the other"
 _TRIES: Final = 64
 """Number of samples to try as a replacement of a damaged one."""
 
@@ -149,7 +150,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))
             return UndecodedSamples(self.decoding, asked, (), direct, {}, [Span("storage", start_s, time.monotonic())])
         if int(asked.min()) < TICKET:
-            raise UsageError("a batch mixes positions of a BrandSampler with plain indices; use one or the other")
+            raise UsageError(MIXED_BATCH)
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
             raise UsageError("a batch has positions of one epoch and one sampler")
         return self._draw(asked)

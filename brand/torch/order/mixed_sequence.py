@@ -8,7 +8,7 @@ ticket is that of the member's own order, so each member's data server prefetche
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
-from brand.orders.base.tickets import tickets_of
+from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, ranks_of_rounds
 from brand.orders.order import Order
 from brand.reprs import Reprs
+from brand.torch.fetch.fetched import FetchedSamples, Portion
 from brand.torch.job.discovery import check_agreed
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence
@@ -85,6 +86,21 @@ class MixtureMembers(Reprs, shows="name _begun"):
             self.ports[member].continue_with(tag, epoch)
             self._begun[tag] = epoch
         return member
+
+    def portions(
+        self, asked: NDArray[np.int64], fetch: Callable[[int, NDArray[np.int64]], FetchedSamples]
+    ) -> list[Portion]:
+        """Divide tickets into requests, and send each: one to each member, and one more if a member's epoch ends.
+
+        `fetch` returns the samples of a member for its tickets.
+        """
+        orders, portions = asked >> 32, []
+        for name in sorted(set(orders.tolist())):  # epochs of one member ascend
+            at = np.flatnonzero(orders == name)
+            tag, epoch = tag_and_epoch(name << 32)
+            member = self.continue_with(tag, epoch)
+            portions.append(Portion(member, epoch, at, fetch(member, asked[at])))
+        return portions
 
 
 class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
