@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.newbyteorder("<").str, "shape": list(value.shape), "data": value.tobytes().hex()}
     return value
+
+
+def all_plain(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample in the form of the file with the expected values."""
+    return {
+        name: [plain(each) for each in value] if isinstance(value, list) else plain(value)
+        for name, value in sample.items()
+    }
+
+
+def make_once(folder: Path, sets: Mapping[str, Callable[[Path], object]]) -> int:
+    """Make data sets in a new folder, and the values of the first one in a file of its name. Returns the exit code."""
+    if folder.exists():
+        sys.stderr.write(f"{folder.name} exists; golden data sets are never made anew\n")
+        return 1
+    for name, make in sets.items():
+        make(folder / name)
+    first = next(iter(sets))
+    data = StoredDataSet(folder / first)
+    expected = [all_plain(data.sample(index)) for index in range(len(data))]
+    (folder / f"{first}.json").write_text(json.dumps(expected, sort_keys=True, separators=(",", ":")) + "\n")
+    return 0
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ Run once, and commit what it made. It refuses to touch a folder that exists.
 
 from __future__ import annotations
 
-import json
 import struct
 import sys
 import zlib
@@ -14,9 +13,8 @@ from typing import Any
 
 import brand
 from brand import DecodeImage, DecodeMask
-from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.inputs import png
-from tests.golden.make import HERE, plain
+from tests.golden.make import HERE, make_once
 
 FOLDER = HERE / "v1.2-images"
 SCHEMA = {"photo": "image", "number": "int", "mask": "image", "plain": "image", "key": "str"}
@@ -52,14 +50,7 @@ def make(target: Path) -> None:
 
 def main() -> int:
     """Make it, or nothing."""
-    if FOLDER.exists():
-        sys.stderr.write(f"{FOLDER.name} exists; golden data sets are never made anew\n")
-        return 1
-    make(FOLDER / "defaults")
-    data = StoredDataSet(FOLDER / "defaults")
-    expected = [{name: plain(value) for name, value in data.sample(index).items()} for index in range(len(data))]
-    (FOLDER / "defaults.json").write_text(json.dumps(expected, sort_keys=True, separators=(",", ":")) + "\n")
-    return 0
+    return make_once(FOLDER, {"defaults": make})
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ Run once, and commit what it made. It refuses to touch a folder that exists.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import brand
-from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.inputs import ARRAYS, png, wav
-from tests.golden.make import HERE, plain
+from tests.golden.make import HERE, make_once
 
 SCHEMA = {
     "pictures": "list[image]",
@@ -58,25 +56,9 @@ def _make(compression: Any) -> Callable[[Path], object]:
 SETS = {"lists": _make("none"), "lists_zstd": _make("zstd")}
 
 
-def all_plain(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample in the form of expected.json."""
-    return {
-        name: [plain(each) for each in value] if isinstance(value, list) else plain(value)
-        for name, value in sample.items()
-    }
-
-
 def main() -> int:
     """Make them, or nothing."""
-    if FOLDER.exists():
-        sys.stderr.write(f"{FOLDER.name} exists; golden data sets are never made anew\n")
-        return 1
-    for name, make in SETS.items():
-        make(FOLDER / name)
-    data = StoredDataSet(FOLDER / "lists")
-    expected = [all_plain(data.sample(index)) for index in range(len(data))]
-    (FOLDER / "lists.json").write_text(json.dumps(expected, sort_keys=True, separators=(",", ":")) + "\n")
-    return 0
+    return make_once(FOLDER, SETS)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,14 @@ from brand.errors import FormatError
 from brand.formats.header import DecodeDefault, Header
 from brand.formats.manifest import read_manifest
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.maintenance.reindex import reindex
-from brand.storage.maintenance.verify import verify
 from tests.golden import make_defaults
-from tests.golden.make import plain
+from tests.golden.make import all_plain
+from tests.golden.support import check_rebuilt
 from tests.independent_reader import Reader
-from tests.support import files_below
 
 GOLDEN = Path(__file__).resolve().parent / "v1.2-images" / "defaults"
 EXPECTED: list[dict[str, Any]] = json.loads((GOLDEN.parent / "defaults.json").read_bytes())
 DEFAULTS = {"photo": DecodeDefault("L", upright=True), "mask": DecodeDefault("unchanged")}
-
-
-def all_plain(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample in the form of defaults.json."""
-    return {name: plain(value) for name, value in sample.items()}
 
 
 def test_brand_reads_what_was_written() -> None:
@@ -67,12 +59,7 @@ def test_the_independent_reader_reads_the_same() -> None:
 
 def test_its_manifest_follows_from_the_chunks(tmp_path: Path) -> None:
     """`verify` finds nothing, and `reindex` makes manifest and index again, byte for byte."""
-    assert [error for step in verify(GOLDEN) for error in step.errors] == []
-    shutil.copytree(GOLDEN, tmp_path / "set")
-    (tmp_path / "set" / "brand.json").unlink()
-    shutil.rmtree(tmp_path / "set" / "index")
-    reindex(tmp_path / "set")
-    assert files_below(tmp_path / "set") == files_below(GOLDEN)
+    check_rebuilt(GOLDEN, tmp_path / "set")
 
 
 def test_the_same_input_gives_the_same_manifest(tmp_path: Path) -> None:
