@@ -406,3 +406,14 @@ def test_lists_of_any_lengths(tmp_path: Path, counts: list[int]) -> None:
     data = BrandDataset(tmp_path / "set", expand="captions", fields=("captions",))
     wanted = sorted(caption for caption, _, _ in model(counts))
     assert [sorted(text for (texts,) in BrandLoader(data, 4) for text in texts) for _ in range(2)] == [wanted] * 2
+
+
+def test_several_nodes_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the way out; pairs in their order are read directly, and need no server."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match=r"^expand= fetches on one node.*one element of each list in a transform"):
+        BrandSampler(opened(path))
+    assert len(BrandSampler(opened(path), shuffle=False)) > 0

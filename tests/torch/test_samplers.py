@@ -301,7 +301,7 @@ def test_without_passed_files_exact_reads_work_and_a_draw_reads_directly(
 ) -> None:
     """Where a server cannot pass its memory. The log says why, once for a data set."""
     monkeypatch.delattr(socket, "SCM_RIGHTS")
-    data_set = BrandDataset(small)
+    data_set = BrandDataset(small, cache=small.parent / "cache")
     assert records_of(DataLoader(data_set, 16, shuffle=False)) == SAMPLES
     assert records([data_set[-1]]) == SAMPLES[-1:]
     plain = BrandSampler(data_set, shuffle=False)
@@ -310,7 +310,8 @@ def test_without_passed_files_exact_reads_work_and_a_draw_reads_directly(
         assert sorted(records_of(loader)) == SAMPLES
     assert data_set.stats()["server"] == "none"
     assert [record.getMessage() for record in caplog.records] == [
-        "this system has no SCM_RIGHTS, so no data server can run; samples are read one by one, which is slower"
+        "this system has no SCM_RIGHTS, so no data server can run; samples are read one by one, and without cache=,"
+        " which is slower"
     ]
 
 

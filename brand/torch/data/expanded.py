@@ -25,10 +25,6 @@ from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence
 from brand.torch.order.sequence import AccessSequence
 
-ONE_NODE = (
-    "expand= fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one "
-    "node, or choose one element of each list in a transform (docs/guides/image-text.md)"
-)
 log = logging.getLogger("brand")
 
 
@@ -64,8 +60,8 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
         """See `SampleSource`."""
-        if shuffle and (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(ONE_NODE)
+        if shuffle:
+            self._layers.check_one_node((node_by_launcher() or (0, 1))[1])
         return pair_sequence(self._layers, seed, origin, subset=subset, shuffle=shuffle)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:

@@ -30,7 +30,7 @@ from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
-from brand.torch.order.mixed_sequence import ONE_NODE, MixedSequence, MixtureMembers
+from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
 
 
@@ -133,8 +133,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         if subset is not None or not shuffle:
             what = "shuffle=False" if subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
-        if (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(ONE_NODE)
+        self._members.check_one_node((node_by_launcher() or (0, 1))[1])
         orders = [source.port.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
         for source, order in zip(self._sources, orders, strict=True):
             if order.shares:

@@ -96,7 +96,10 @@ class ServerResolver:
         options = self.options
         if why := self.without_server:
             if options.server is None:
-                log.warning("%s, so no data server can run; samples are read one by one, which is slower", why)
+                unused = "" if options.cache is None else ", and without cache="
+                log.warning(
+                    "%s, so no data server can run; samples are read one by one%s, which is slower", why, unused
+                )
             return DirectClient(self._data, job_name() or self._name)
         common = options.server == COMMON
         plugins = registered_plugins() if common else ()

@@ -30,14 +30,19 @@ MIXED_VERSION: Final = 3
 """The version of loader states of a mixture."""
 
 
-ONE_NODE: Final = (
-    "a Mixture fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one "
-    "node, or make one data set of all of them (docs/guides/mix.md)"
+_ONE_NODE: Final = (
+    "{} fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one node, or"
+    " {}"
 )
 
 
 class MixtureMembers(Reprs, shows="name _begun"):
     """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled."""
+
+    what = "a Mixture"
+    """Its name in messages."""
+    instead = "make one data set of all of them (docs/guides/mix.md)"
+    """The advice for several nodes."""
 
     def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort]) -> None:
         self._keys, self.ports = tuple(keys), tuple(ports)
@@ -71,11 +76,15 @@ class MixtureMembers(Reprs, shows="name _begun"):
             self._member_of[tag] = found[0]
         return self._member_of[tag]
 
+    def check_one_node(self, nodes: int) -> None:
+        """Raise `UsageError` if the members are fetched on several nodes."""
+        if nodes > 1:
+            raise UsageError(_ONE_NODE.format(self.what, self.instead))
+
     def begin(self, tag: int, member: int, order: Order, announcement: Announcement, *, origin: str) -> None:
         """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
         port = self.ports[member]
-        if port.resolver.nodes > 1:
-            raise UsageError(ONE_NODE)
+        self.check_one_node(port.resolver.nodes)
         port.announce(order, announcement, origin=origin)
         self._begun[tag] = announcement.epoch
 
@@ -108,8 +117,6 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
 
     order: MixedOrder
     shuffle = True
-    what = "a Mixture"
-    """Its name in messages."""
 
     def __init__(self, members: MixtureMembers, order: MixedOrder, origin: str) -> None:
         self._members, self.order, self._origin = members, order, origin
@@ -159,7 +166,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes
         if announcement.batch:
-            raise UsageError(f"locality= splits the batches of one BrandDataset: leave it out for {self.what}")
+            raise UsageError(f"locality= splits the batches of one BrandDataset: leave it out for {self._members.what}")
         if processes > 1:
             stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
             facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"

@@ -134,6 +134,9 @@ def _seed_of_layer(seed: int, layer: int) -> int:
 class Layers(MixtureMembers, Reprs, shows="pairs"):
     """The layers of pairs as the members of a mixture, all of them of one data set."""
 
+    what = "expand="
+    instead = "choose one element of each list in a transform (docs/guides/image-text.md)"
+
     def __init__(self, port: DrawPort, pairs: Pairs) -> None:
         super().__init__(range(pairs.layers), [port] * pairs.layers)
         self.port, self.pairs = port, pairs
@@ -163,8 +166,6 @@ def pair_sequence(layers: Layers, seed: int, origin: str, *, subset: ArrayLike |
 
 class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
     """The pairs in random order: tickets of the layers."""
-
-    what = "expand="
 
     def __init__(self, layers: Layers, order: MixedOrder, origin: str) -> None:
         self._layers, self._pairs, self._port = layers, layers.pairs, layers.port
