@@ -317,7 +317,7 @@ def convert() -> None:
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a table beside a folder of images. The command receives keywords of `convert_images`."""
+    """Add the options of a table next to a folder of images. The command receives keywords of `convert_images`."""
 
     @click.option("--table", type=click.Path(), help="CSV, TSV, JSON lines or Parquet with a row for each image.")
     @click.option("--key", metavar="NAME", help="The column of that table that names the images.")

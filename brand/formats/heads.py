@@ -59,7 +59,7 @@ _EXIF_LITTLE: Final = b"Exif\0\0II*\0\x08"
 _EXIF_BIG: Final = b"Exif\0\0MM\0*\0\0\0\x08"
 """The usual start of EXIF data, in both orders of bytes; an array of NumPy does not hold the zeros at the end."""
 _SILENT, _UPRIGHT, _TURNED, _UNCLEAR = range(4)
-"""What EXIF data say of an image: nothing, not turned, turned, or something that takes a longer look."""
+"""Result for EXIF data: no orientation, an upright image, a turned image, or data that `_turns_app1` must read."""
 _PNM: Final = re.compile(rb"P[56](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
 """Bytes at the start of an AVIF file in which the boxes of properties are looked for."""

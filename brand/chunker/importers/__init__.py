@@ -20,7 +20,7 @@ fields      from the columns of a source to fields
 natural     the codecs that the first values of a column give it
 hub         Parquet files of the Hugging Face Hub
 lists       lists of files, and files that a text names
-beside      a table beside a folder of images
+beside      a table next to a folder of images
 namedfiles  a table in which several columns name images
 files       the files of a source, also compressed ones
 finding     the files of a source in a store or in a zip
@@ -55,7 +55,7 @@ FORMATS: Final = tuple(_HOMES)
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping, on_progress: OnProgress = silent) -> Any:
     """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
     if choice.gather:
-        raise UsageError("--gather is for a table beside a folder of images, and a row is a sample here")
+        raise UsageError("--gather is for a table next to a folder of images, and here a row is a sample")
     if kind == "hf" and os.fspath(src).startswith("hf://"):
         from brand.chunker.importers.hub import open_hub
 

@@ -62,7 +62,7 @@ class FieldMapping:
     label: str = ""
     """The column of whole numbers, or of names of given classes, that becomes the field `label`; empty for `label`."""
     gather: tuple[str, ...] = ()
-    """The columns of a table beside files of which each file gets a list of all its rows; a name may be a pattern."""
+    """The columns of a table next to files, of which each file gets a list of all its rows. A name may be a pattern."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():

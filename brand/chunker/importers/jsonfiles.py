@@ -148,7 +148,7 @@ class JsonLines(Shards):
         return count
 
     def _look(self, files: Sequence[ImportFile], choice: FieldMapping) -> _FirstRows:
-        """Return what the first samples hold.
+        """Return the kinds of values and the first texts of each column, from the first samples.
 
         Raises `UsageError` if the values of a column have no common codec, `SourceError` if there are no samples.
         """

@@ -33,11 +33,11 @@ _BITS_64: Final = 1 << 63
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 INT_DECLARED: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
-"""Texts that become numbers if the user declares a field of `int`,"""
+"""A text that becomes a number if the user declares its field `int`."""
 FLOAT_DECLARED: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
 )
-"""or of `float`."""
+"""A text that becomes a number if the user declares its field `float`."""
 _LOOSE: Final = re.compile(
     r"\s*[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
 )

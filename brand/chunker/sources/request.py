@@ -311,7 +311,7 @@ def make_request(
     chosen = options or Options()
     if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
         if chosen.natural_order or chosen.leaf_classes:
-            raise UsageError("folders are no classes beside a table: leave out --order and --leaf-classes")
+            raise UsageError("folders are no classes next to a table: leave out --order and --leaf-classes")
         if chosen.classes is not None:
             rows.source.give_classes(chosen.classes)
         chosen = replace(chosen, labels=False, classes=None)

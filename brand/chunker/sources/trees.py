@@ -43,9 +43,9 @@ from brand.stores.store import Store
 
 CHANGED: Final = "the file changed while it was being converted"
 _FILES_AT_ONCE: Final = 64
-"""Files that are announced, or requested, ahead of the one that is used,"""
+"""Maximum number of files that are announced, or requested, ahead of the one that is used."""
 _BYTES_AT_ONCE: Final = 32 << 20
-"""and bytes of these together, unless the first of them is larger."""
+"""Maximum number of bytes of these files together, unless the first of them is larger."""
 UNKNOWN: Final = -1
 _MOST_UNKNOWN: Final = 1 << 30
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)

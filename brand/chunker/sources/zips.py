@@ -1,8 +1,8 @@
 """The files of a zip, in any order: a `Store` that can only be read, and that no URL of a data set names.
 
 The directory at the end of the zip is read once. A file is then one range of the zip, which holds its header and its
-contents; the sizes and the CRC-32 of the directory are compared with what is read. `folders` and `faults` are what
-cannot be said of an object: the folders that the zip names, and the files that cannot be read, with the reason.
+contents; size and CRC-32 are compared with those of the directory. `folders` has the folders that the zip names, and
+`faults` the files that cannot be read, with the reason.
 """
 
 from __future__ import annotations
