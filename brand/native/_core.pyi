@@ -24,6 +24,9 @@ def digests(
 ) -> None:
     """Set `made[i]` to the digest of a piece."""
 
+def fence() -> None:
+    """Let no load or store before this call be done after one behind it."""
+
 def gather(memory: _Memory, starts: _Numbers, sizes: _Numbers, out: _Memory, /) -> None:
     """Copy the pieces to `out`, side by side."""
 

@@ -45,6 +45,9 @@ PyObject *core_gather(PyObject *self, PyObject *const *args, Py_ssize_t given) {
                 copy(to, piece(&pieces, i), (size_t)pieces.sizes.items[i]);
                 to += pieces.sizes.items[i];
             }
+            /* The memory may be shared, and its owner may write to it: what the caller reads next, to find out whether
+               the pieces have changed, must not be loaded before them. */
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
             Py_END_ALLOW_THREADS
             done = Py_NewRef(Py_None);
         } else

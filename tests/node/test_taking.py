@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import ProtocolError
+from brand.node.client import direct_hits, memories
 from brand.node.client.direct_hits import TOLD_TOGETHER, DirectHitReader, Files, _Untold
 from brand.node.client.memories import Buffers, Pages
+from brand.node.memory import directory as directories
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import (
@@ -50,7 +53,7 @@ from tests.node.conftest import SAMPLES, text
 from tests.node.packing import pack_draw, pages_of
 from tests.node.support import RawClient, draw, drawing, greeted
 from tests.node.world import content
-from tests.rounds import examples
+from tests.rounds import Chance, examples, rounds
 from tests.support import LIMIT_S, wait_until
 
 PAGE = 128
@@ -356,6 +359,54 @@ def test_what_is_dropped_while_it_is_copied_is_asked_for() -> None:
     taking.answered(1, 0)
     assert taken(taking, np.arange(3), 10) is None
     assert said.told == []
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@rounds(1)
+def test_what_is_written_while_it_is_copied_is_found_out(
+    chance: Chance, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same pages hold one sample after the other: a copy has the bytes of one of them, or its entry has changed."""
+    if not compiled:
+        monkeypatch.setattr(memories, "CORE", None)
+        for module in (directories, direct_hits):
+            monkeypatch.setattr(module, "fence", directories._fence_by_lock)
+    count, ended, rng = 64, threading.Event(), chance.rng
+    arena = Arena(count, 4096)
+    entries = np.zeros(1, np.uint64)
+    directory, place = Directory(entries), np.array([0])
+
+    def write() -> None:
+        heads, counts = np.zeros(1, np.int32), np.array([count], np.uint32)
+        for number in itertools.count():
+            directory.hide(place)
+            arena.pages[:] = number % 251
+            if ended.is_set():
+                return
+            directory.show(place, heads, counts)
+            ended.wait(rng.random() * 1e-4)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        pages, right, seen = Pages(arena.pages, Buffers(), Crew(1)), 0, 0
+        end_s = time.monotonic() + LIMIT_S
+        while right < 50 and time.monotonic() < end_s:
+            before = entries.copy()
+            if not before[0]:
+                continue
+            directories.fence()
+            copied = pages.copy_runs(*directories.runs_of(before))
+            directories.fence()
+            seen += 1
+            if unchanged(entries, before).all():
+                right += 1
+                assert (copied == copied[0]).all(), f"after {seen} copies"
+    finally:
+        ended.set()
+        writer.join()
+        arena.close()
+    assert right == 50
 
 
 # -- real servers ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
 from brand.node.client.memories import Pages
-from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
+from brand.node.memory.directory import Entries, are_checked, fence, runs_of, unchanged
 from brand.node.wire.client_messages import AskPlaces, Places, pack, unpack
 from brand.node.wire.draw_messages import MOST_TAKEN, pack_taken, repeat
 from brand.node.wire.messages import MOST_PLACES, Kind
@@ -110,7 +110,9 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         if places is None:
             return None
         entries = self._entries[places]
+        fence()
         stored = self._shown(entries) if entries.all() else self._with_cached(places, entries)
+        fence()
         # The server may have reused pages during the copy: compare the entries again.
         if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None

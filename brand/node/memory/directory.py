@@ -7,19 +7,22 @@
 
 The server shows a sample when its bytes are cached in memory, and hides it before its pages are used again. A client
 reads an entry, copies the pages, and reads the entry again: if nothing but the first bit has changed, it has copied the
-sample. (An operation of numpy takes far longer than a processor delays a write.) The stamp distinguishes a sample from
-the same sample that was dropped and read again meanwhile.
+sample. Both sides call `fence` between an entry and the pages, because processors such as arm64 reorder accesses to
+memory. The stamp distinguishes a sample from the same sample that was dropped and read again meanwhile.
 
 The server's thread owns the entries. Clients map them read-only.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.native import CORE
 from brand.node.memory.pages import PageCounts, Places
 from brand.reprs import Reprs
 
@@ -32,6 +35,18 @@ ENTRY_BYTES: Final = 8
 Entries = NDArray[np.uint64]
 
 
+def _fence_by_lock() -> None:
+    """Do as the core's `fence` does. Two locks one after the other let no access pass."""
+    lock = threading.Lock()  # a new one, because a fork could copy a shared one while another thread holds it
+    for _ in range(2):
+        lock.acquire()
+        lock.release()
+
+
+fence: Final[Callable[[], None]] = getattr(CORE, "fence", _fence_by_lock)
+"""Let no access to memory before the call be done after one behind it."""
+
+
 class Directory(Reprs, shows="_entries _stamp"):
     """The server's side of the directory. `entries` has 0 for each place, shape (samples,)."""
 
@@ -42,12 +57,14 @@ class Directory(Reprs, shows="_entries _stamp"):
     def show(self, places: Places, heads: NDArray[np.int32], counts: PageCounts) -> None:
         """Show samples whose bytes are in memory, each in `counts` contiguous pages, from its head on."""
         self._stamp = (self._stamp + 1) % STAMPS
+        fence()  # a client that finds an entry finds the bytes, too
         some = counts <= MOST_PAGES
         shown = heads[some].astype(np.uint64) | counts[some].astype(np.uint64) << np.uint64(32)
         self._entries[places[some]] = shown | np.uint64(self._stamp << 48)
 
     def hide(self, places: Places) -> None:
         self._entries[places] = 0
+        fence()  # a client that copies what is written to the pages next finds the entry changed
 
     def mark_checked(self, places: Places) -> None:
         shown = places[self._entries[places] != 0]
