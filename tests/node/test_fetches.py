@@ -114,3 +114,22 @@ def test_a_node_that_does_not_answer() -> None:
     some.on_client_gone(ClientNumber(6))
     assert some.idle
     assert not list(some.questions(ZERO))
+
+
+@pytest.mark.parametrize("wrong", [b"", b"\1", b"\2" * 16, b"\1\1" + bytes(20), bytes(3)])
+def test_an_answer_whose_parts_do_not_add_up_can_be_asked_for_again(wrong: bytes) -> None:
+    """The stream is ended, and what was asked is not forgotten: it is answered later, or the client is told."""
+    for later in (True, False):
+        some = made()
+        some.want(CLIENT, array(1, 2), 0.0)
+        [question] = some.questions(ZERO)
+        with pytest.raises(ProtocolError):
+            some.on_reply(ZERO, FetchReply(question.number, len(wrong), 0, memoryview(wrong)))
+        some.on_node_lost(ZERO)
+        [again] = some.questions(ZERO)
+        if later:
+            some.on_reply(ZERO, FetchReply(again.number, len(answer(1, 2)), 0, answer(1, 2)))
+            assert isinstance(some.done()[0], Deliver)
+        some.give_up(fetches.LIMIT_S + 1, lambda node: False)
+        assert [type(each) for each in some.done()] == ([] if later else [Refuse])
+        assert some.idle

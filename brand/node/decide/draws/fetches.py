@@ -165,11 +165,12 @@ class Fetches:
         question.take(fetched.part)
         if len(question.data) < fetched.size:
             return
+        sizes = self._index.rows_at(question.places)["size"].astype(np.int64)
+        # Before the question is removed: after a wrong answer, it is asked again.
+        present, samples = unpack_samples(memoryview(question.data), sizes)
         del self._questions[number]
         fetch = question.fetch
         del fetch.open[number]
-        sizes = self._index.rows_at(question.places)["size"].astype(np.int64)
-        present, samples = unpack_samples(memoryview(question.data), sizes)
         fetch.samples.update(zip(question.places[present].tolist(), samples, strict=True))
         if not fetch.open:
             self._fetches.remove(fetch)
