@@ -5,7 +5,8 @@ asking     a stream to one node, opened again whenever it ends
 answering  the server to which the other nodes open their streams
 streams    open streams, their events, and the messages under way on each
 greeting   the settings that must be equal on all nodes, and a proof that the other side knows the token
-options    settings and certificates of gRPC
+options    settings of gRPC
+certificates  the certificates of a node, also after they were renewed
 process    a data server that is one of several, and its process, which a training starts
 serving    reports about the other nodes, for a server started by a user
 launcher   the commands that start all nodes, and their hosts

@@ -15,11 +15,11 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
+from brand.cluster.certificates import CertificateFiles
 from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
-from brand.cluster.options import HELLO, PROOF, SERVICE, WELCOME, answering, said, server_credentials
+from brand.cluster.options import HELLO, PROOF, SERVICE, WELCOME, answering, said
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
-from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import PeerStream, check_free, split_address
 from brand.reprs import Reprs
 
@@ -40,10 +40,12 @@ log = logging.getLogger("brand.cluster")
 class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """A server at `bind`, which adds the streams that it admits to `streams`.
 
-    Raises `UsageError` (`bind` is no address, or a file of `tls` is missing), `ServerError` (it cannot listen there).
+    Raises `UsageError` (`bind` is no address), `ServerError` (it cannot listen there).
     """
 
-    def __init__(self, greeting: Greeting, token: Token, bind: str, tls: Tls | None, streams: Streams) -> None:
+    def __init__(
+        self, greeting: Greeting, token: Token, bind: str, certificates: CertificateFiles | None, streams: Streams
+    ) -> None:
         self._greeting, self._token, self._streams = greeting, token, streams
         self._nonces = Nonces()
         self._turned_away = ""
@@ -59,10 +61,10 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
-            if tls is None:
+            if certificates is None:
                 port = self._server.add_insecure_port(bind)
             else:
-                port = self._server.add_secure_port(bind, server_credentials(tls))
+                port = self._server.add_secure_port(bind, certificates.server())
         except RuntimeError as error:
             raise ServerError(f"the data server cannot listen at {bind}: {error}") from None
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -6,7 +6,6 @@ while attempts fail. Each attempt has a channel of its own, so that no attempt d
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 
+from brand.cluster.certificates import CertificateFiles, hint
 from brand.cluster.greeting import NONCE, Greeting, PeerHello, Token, disagreement
 from brand.cluster.options import (
     ANSWER_LIMIT_S,
@@ -24,31 +24,34 @@ from brand.cluster.options import (
     HELLO,
     PROOF,
     WELCOME,
-    channel_credentials,
     said,
 )
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ProtocolError
-from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import Closed, PeerStream, split_address
 from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 """Maximum pause between two attempts; also the pause after a refusal, as the other node may restart, corrected."""
-_TLS_TROUBLE: Final = "handshake|certificate|socket closed"
 
 
 class StreamClient(Reprs, shows="_stream.node _address _channel"):
     """A stream to a node, opened again whenever it ends, until `close`. Raises `UsageError` if `address` is invalid."""
 
     def __init__(
-        self, node: int, address: str, greeting: Greeting, token: Token, tls: Tls | None, streams: Streams
+        self,
+        node: int,
+        address: str,
+        greeting: Greeting,
+        token: Token,
+        certificates: CertificateFiles | None,
+        streams: Streams,
     ) -> None:
         split_address(address)
         self._stream, self._address = PeerStream(node, asks=True), address
         self._greeting, self._token, self._streams = greeting, token, streams
-        self._credentials = None if tls is None else channel_credentials(tls)
+        self._certificates = certificates
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._ended = threading.Event()
@@ -89,10 +92,10 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
             if self._ended.is_set():
                 return None
             target = f"dns:///{self._address}"
-            if self._credentials is None:
+            if self._certificates is None:
                 channel = grpc.insecure_channel(target, ASKING)
             else:
-                channel = grpc.secure_channel(target, self._credentials, ASKING)
+                channel = grpc.secure_channel(target, self._certificates.channel(), ASKING)
             self._channel = channel
         with closing(channel):
             try:
@@ -171,5 +174,8 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
                 return Closed(self._stream, f"{who} does not answer within {ANSWER_LIMIT_S:.0f} s")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return Closed(self._stream, f"the process at {self._address} is not a node of Brand")
-        hint = " (do both sides use TLS, with the same CA?)" if re.search(_TLS_TROUBLE, details, re.IGNORECASE) else ""
-        return Closed(self._stream, f"{who} cannot be reached: {details}{hint}")
+        if self._certificates is None:
+            why = hint(details, f"node {self._stream.node}", "")
+        else:
+            why = self._certificates.hint(details, f"node {self._stream.node}")
+        return Closed(self._stream, f"{who} cannot be reached: {details}" + (f" ({why})" if why else ""))

@@ -1,13 +1,10 @@
-"""Settings of gRPC: methods, limits, certificates, and options that reveal a dead peer or lost link in seconds."""
+"""Settings of gRPC: methods, limits, and options that reveal a dead peer or lost link in seconds."""
 
 from __future__ import annotations
 
 import resource
 from typing import Final
 
-import grpc
-
-from brand.node.setup.server_spec import Tls, bytes_of
 from brand.printable import printable
 
 MAX_MESSAGE: Final = 8 << 20
@@ -75,16 +72,3 @@ def answering(nodes: int, most_files: int) -> Options:
 def said(text: str | None) -> str:
     """Return text from another node, made safe for a message or a log."""
     return printable((text or "")[:MAX_REASON])[:MAX_REASON]
-
-
-def server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return credentials for the answering side. Raises `UsageError`."""
-    pair = (bytes_of(tls.key), bytes_of(tls.cert))
-    return grpc.ssl_server_credentials([pair], bytes_of(tls.ca), require_client_auth=tls.mutual)
-
-
-def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """Return credentials for the asking side. Raises `UsageError`."""
-    if not tls.mutual:
-        return grpc.ssl_channel_credentials(bytes_of(tls.ca))
-    return grpc.ssl_channel_credentials(bytes_of(tls.ca), bytes_of(tls.key), bytes_of(tls.cert))

@@ -13,6 +13,7 @@ from typing import Final
 
 from brand.cluster.answering import StreamServer
 from brand.cluster.asking import StreamClient
+from brand.cluster.certificates import CertificateFiles
 from brand.cluster.greeting import Greeting, Token
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.streams import Streams
@@ -33,12 +34,13 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
     """
 
     def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:
-        self._greeting, self._token, self._tls = greeting, Token(token), tls
+        self._greeting, self._token = greeting, Token(token)
+        self._certificates = None if tls is None else CertificateFiles(tls)
         split_address(bind)
         self._streams = Streams()
         self._asking: list[StreamClient] = []
         try:
-            self._answering = StreamServer(greeting, self._token, bind, tls, self._streams)
+            self._answering = StreamServer(greeting, self._token, bind, self._certificates, self._streams)
         except BaseException:
             self._streams.close()
             raise
@@ -52,7 +54,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
                 raise UsageError(f"node {node} is not another node: this is node {me.node} of {me.nodes}")
             split_address(address)
         for node, address in addresses.items():
-            self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
+            self._asking.append(StreamClient(node, address, me, self._token, self._certificates, self._streams))
 
     def events(self) -> list[Event]:
         return self._streams.take()

@@ -108,7 +108,7 @@ def test_faults_reach_what_is_read_for_another_node(plain_set: Path, tmp_path: P
         data_set = BrandDataset(shares[0], server=cluster.addresses[0], fields=("text",))
         assert data_set[theirs] == (SAMPLES[theirs]["text"],)
         broken.faults.append(Fault(chunk=2, kind=kind))  # type: ignore[arg-type]
-        with pytest.raises(UnreadableError, match="the node that has it cannot read it") as caught:
+        with pytest.raises(UnreadableError, match="node 1, which has it, cannot read it") as caught:
             data_set[theirs]
         assert (caught.value.chunk, caught.value.sample) == (2, theirs)
         broken.faults.clear()

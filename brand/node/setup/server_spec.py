@@ -13,7 +13,7 @@ import os
 import ssl
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brand.errors import UsageError
 from brand.node.setup.caching import Cache
@@ -24,9 +24,16 @@ if TYPE_CHECKING:
     from brand.node.setup.decoding import Prepared
 
 
+_DATE_ERRORS: Final = (9, 10)
+"""Codes of OpenSSL for a certificate that is not yet valid, and for one that has expired."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a node. Raises `UsageError` if a file is missing or has other contents."""
+    """Files of a node. Raises `UsageError` if a file is missing, has other contents, or is not valid at this time.
+
+    Nodes read them again after they have changed, for the connections that they make from then on.
+    """
 
     cert: str | os.PathLike[str]
     """The node's certificate, for the host names or IP addresses by which other nodes reach it.
@@ -53,6 +60,34 @@ class Tls:
             raise UsageError(
                 f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
             ) from None
+        for file in (self.cert, self.ca):
+            problem = _date_problem(self.cert, self.key, file)
+            if problem:
+                raise UsageError(f"{os.fspath(file)}: {problem}: renew it, or set the clock of this host")
+
+
+def _date_problem(cert: str | os.PathLike[str], key: str | os.PathLike[str], trusted: str | os.PathLike[str]) -> str:
+    """Return whether a certificate, or one of its CA, has expired or is not yet valid, in words of OpenSSL; else empty.
+
+    `trusted` are the certificates to trust; only their dates count. Two ends in memory shake hands.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(cert, key, password=_no_password)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(trusted)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    for end in ends * 2:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message if error.verify_code in _DATE_ERRORS else ""
+        except ssl.SSLError:  # the other end reports it
+            return ""
+    return ""
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:

@@ -217,7 +217,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
             raise UnreadableError(
-                "the node that has it cannot read it",
+                f"{self._node_of(chunk)}, which has it, cannot read it",
                 path=self.data.location.chunk_file(chunk),
                 chunk=chunk,
                 sample=int(rows_of["index"][missing[0]]),
@@ -228,8 +228,19 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         wrong = np.flatnonzero(~fetched.right())
         if len(wrong):
             index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
-            raise ChecksumError("another node sent other bytes", path=self.data.name, chunk=chunk, sample=index)
+            raise ChecksumError(
+                f"{self._node_of(chunk)} sent other bytes",
+                path=self.data.name,
+                chunk=chunk,
+                sample=index,
+                hint="Run `brand verify` on that node",
+            )
         return self.data.decoded(fetched.part(back), self.decoding.decoder)  # a sample asked for twice is made twice
+
+    def _node_of(self, chunk: int) -> str:
+        """Return the name of the node that has a chunk; of the data server if that reads all chunks."""
+        share = self.data.share
+        return "the data server" if share is None else f"node {int(share.owners(np.array([chunk]))[0])}"
 
     def _where(self, ticket: np.int64, order: Order) -> str:
         """Return a description of a ticket for the user."""
