@@ -1,7 +1,7 @@
 """The certificates of a node, for gRPC. Changed files are read again, for the connections made from then on.
 
-A program that renews a certificate replaces its files while nodes run. A file that is missing or half written at that moment is
-reported, and the certificates that were read before remain in use. Open connections are not affected.
+A program that renews a certificate replaces its files while nodes run. A file that is missing or half written at that
+moment is reported, and the certificates that were read before remain in use. Open connections are not affected.
 """
 
 from __future__ import annotations

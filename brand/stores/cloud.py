@@ -10,19 +10,20 @@ Endpoints, regions and credentials are read from the environment, with the varia
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.reasons import failed, missing, replaced, too_long, too_short
+from brand.stores.reasons import failed, is_expired, missing, replaced, too_long, too_short
 from brand.stores.store import Entry, Traffic, note_use
 from brand.stores.url import Url
 
@@ -54,6 +55,14 @@ _PIECE: Final = 1 << 20
 """Bytes of a piece of a body."""
 _PART: Final = 64 << 20
 """Larger objects are written in parts of this many bytes."""
+_RENEW_S: Final = 10.0
+"""Minimum seconds between two looks for new credentials."""
+_LENT: Final = timedelta(minutes=6)
+"""Time for which obstore is told that credentials of boto3 are valid: it asks again 5 minutes before the end.
+
+boto3 renews them, but does not say when they expire: it has at least 10 minutes left.
+"""
+_T = TypeVar("_T")
 _PARTS_AT_ONCE: Final = 2
 """Parts of one object that are sent, and in memory, at the same time."""
 _THERE: Final = "the object exists already"
@@ -152,19 +161,29 @@ def open_cloud(
             case _:
                 return stores.HTTPStore.from_url(url.root, **common)
 
+    def clients() -> Clients:
+        return client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES)
+
     try:
-        return CloudStore(url, traffic, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
+        return CloudStore(url, traffic, clients)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
         raise UsageError(f"{url}: {failed(error, str(url)).strerror}") from None
 
 
-class CloudStore(Reprs, shows="url _versions"):
-    """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
+Clients = tuple[Any, Any]
+"""A store of obstore, and another one for the first tries of ranges."""
 
-    def __init__(self, url: Url, traffic: Traffic, client: Any, eager: Any) -> None:
-        self.url, self.traffic, self._client, self._eager = url, traffic, client, eager
+
+class CloudStore(Reprs, shows="url _versions _renewed_s"):
+    """A `Store` through stores of obstore. `make` makes them, with the credentials that it finds at the time."""
+
+    def __init__(self, url: Url, traffic: Traffic, make: Callable[[], Clients]) -> None:
+        self.url, self.traffic, self._make = url, traffic, make
+        self._clients = make()
+        self._renewed_s = -math.inf
+        """When credentials were last looked for again."""
         self._eagerness = HedgePolicy()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
@@ -173,26 +192,26 @@ class CloudStore(Reprs, shows="url _versions"):
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
-        return self._whole(self._client, name, most)[0]
+        return self._whole(name, most)[0]
 
     def fetch(self, name: str, most: int) -> tuple[bytes, str]:
         if self._eagerness.next():
             late = False
             try:
-                return self._whole(self._eager, name, most)
+                return self._whole(name, most, eager=True)
             except OSError as error:
                 if error.errno not in _PASSING:
                     raise
                 late = True
             finally:
                 self._eagerness.note(late=late)
-        return self._whole(self._client, name, most)
+        return self._whole(name, most)
 
-    def _whole(self, client: Any, name: str, most: int) -> tuple[bytes, str]:
+    def _whole(self, name: str, most: int, *, eager: bool = False) -> tuple[bytes, str]:
         """Return an object and its ETag."""
         parts, size = [], 0
         with self._asking(name):
-            result = self._get(client, name, {})
+            result = self._get(name, {}, eager=eager)
             for part in result.stream(min_chunk_size=_PIECE):
                 self.traffic.came(len(part))
                 size += len(part)
@@ -207,7 +226,7 @@ class CloudStore(Reprs, shows="url _versions"):
         if size and self._eagerness.next():
             late = False
             try:
-                for piece in self._pieces(self._eager, name, offset, size):
+                for piece in self._pieces(name, offset, size, eager=True):
                     done += len(piece)
                     yield piece
             except OSError as error:
@@ -216,9 +235,9 @@ class CloudStore(Reprs, shows="url _versions"):
                 late = True
             self._eagerness.note(late=late)
         if done < size:
-            yield from self._pieces(self._client, name, offset + done, size - done)
+            yield from self._pieces(name, offset + done, size - done)
 
-    def _pieces(self, client: Any, name: str, offset: int, size: int) -> Iterator[memoryview]:
+    def _pieces(self, name: str, offset: int, size: int, *, eager: bool = False) -> Iterator[memoryview]:
         """Send one request, with the retries of obstore. Raises OSError."""
         options: dict[str, Any] = {"range": (offset, offset + size)}
         known = self._versions.get(name)
@@ -227,7 +246,7 @@ class CloudStore(Reprs, shows="url _versions"):
             options["if_match"] = known
         done = 0
         with self._asking(name):
-            result = self._get(client, name, options)
+            result = self._get(name, options, eager=eager)
             self._sizes[name] = int(result.meta["size"])
             self._check_version(name, result.meta.get("e_tag"))
             for part in result.stream(min_chunk_size=_PIECE):
@@ -239,7 +258,7 @@ class CloudStore(Reprs, shows="url _versions"):
         if done < size:
             raise too_short(self.url.child(name), offset, size, done)
 
-    def _get(self, client: Any, name: str, options: dict[str, Any]) -> Any:
+    def _get(self, name: str, options: dict[str, Any], *, eager: bool) -> Any:
         """Send a request until its answer is whole.
 
         obstore repeats a request whose body is cut, but not if it is the body of an error: a 404 that is cut would be
@@ -248,12 +267,37 @@ class CloudStore(Reprs, shows="url _versions"):
         for pause_s in (*_CUT_PAUSES_S, None):
             self.traffic.asked()
             try:
-                return client.get(self.url.key(name), options=options)
+                return self._do(lambda client: client.get(self.url.key(name), options=options), eager=eager)
             except Exception as error:
                 if pause_s is None or _CUT_BODY not in str(error):
                     raise
                 time.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    def _do(self, request: Callable[[Any], _T], *, eager: bool = False) -> _T:
+        """Send a request, a second time if the credentials have expired and there may be new ones."""
+        clients = self._clients
+        try:
+            return request(clients[eager])
+        except Exception as error:
+            if not is_expired(error) or not self._renew(clients):
+                raise
+        return request(self._clients[eager])
+
+    def _renew(self, expired: Clients) -> bool:
+        """Look for credentials again, in files that may have changed. Return whether that was done since `expired`."""
+        with self._lock:
+            if self._clients is not expired:
+                return True  # by another thread
+            now_s = time.monotonic()
+            if now_s - self._renewed_s < _RENEW_S:
+                return False
+            self._renewed_s = now_s
+            try:
+                self._clients = self._make()
+            except Exception:  # noqa: BLE001 - as in `open_cloud`; the error of the request says more
+                return False
+        return True
 
     def size(self, name: str) -> int | None:
         return self._sizes.get(name)
@@ -264,10 +308,11 @@ class CloudStore(Reprs, shows="url _versions"):
         with self._asking(name):
             if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only, so check first
                 with suppress(FileNotFoundError):
-                    self._client.head(self.url.key(name))
+                    self._do(lambda client: client.head(self.url.key(name)))
                     raise FileExistsError(errno.EEXIST, _THERE, self.url.child(name))
                 new = False
-            self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
+            mode = "create" if new else "overwrite"
+            self._do(lambda client: client.put(self.url.key(name), data, mode=mode, **parts))
         with self._lock:
             self._sizes.pop(name, None)
             self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
@@ -275,14 +320,23 @@ class CloudStore(Reprs, shows="url _versions"):
     def entries(self, folder: str) -> Iterator[Entry]:
         start = len(self.url.key(""))
         with self._asking(folder):
-            for some in self._client.list(self.url.key(folder) + "/"):
-                for each in some:
-                    yield Entry(each["path"][start:], each["size"], each.get("e_tag") or "")
+            last: str | None = None
+            while True:
+                clients = self._clients
+                try:
+                    for some in clients[0].list(self.url.key(folder) + "/", offset=last):
+                        for each in some:
+                            last = each["path"]
+                            yield Entry(each["path"][start:], each["size"], each.get("e_tag") or "")
+                    return
+                except Exception as error:
+                    if not is_expired(error) or not self._renew(clients):
+                        raise
 
     def entry(self, name: str) -> Entry:
         with self._asking(name):
             self.traffic.asked()
-            found = self._client.head(self.url.key(name))
+            found = self._do(lambda client: client.head(self.url.key(name)))
         return Entry(name, found["size"], found.get("e_tag") or "")
 
     def _check_version(self, name: str, found: str | None) -> None:
@@ -347,7 +401,7 @@ def _s3(url: Url) -> dict[str, Any]:
         return found
     session = Session()
     if session.get_credentials() is not None:
-        found["credential_provider"] = Boto3CredentialProvider(session)
+        found["credential_provider"] = Boto3CredentialProvider(session, ttl=_LENT)
         if session.region_name:
             found["region"] = session.region_name
     return found

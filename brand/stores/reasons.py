@@ -34,6 +34,9 @@ _CODES: Final = {
 _NUMBERS: Final = {"InvalidRange": errno.ENODATA, "ExpiredToken": errno.EACCES}
 """Error numbers of codes that do not mean a fault of the store."""
 
+_EXPIRED: Final = ("ExpiredToken", "TokenRefreshRequired", "AuthenticationFailed")
+"""Codes of S3 and Azure for credentials that were valid."""
+
 _HINTS: Final = (
     ("redirect without LOCATION", _CODES["PermanentRedirect"]),
     ("tcp connect error", "no connection could be made: check host, port, network and proxy"),
@@ -59,6 +62,17 @@ def reason_of(error: BaseException, url: str = "") -> str:
         if part in whole:
             return f"{told} ({said})"
     return said
+
+
+def is_expired(error: BaseException) -> bool:
+    """Return whether a store has refused a request because the credentials have expired, or may have."""
+    text = str(error)
+    code, status = _CODE.search(text), _STATUS.search(text)
+    if code is not None and code[1] in _EXPIRED:
+        return True
+    # 401 is how GCS and Azure refuse an old token; the answer to a HEAD has no code.
+    refused = ("401",) if code is not None else ("400", "401", "403")
+    return type(error).__name__ == "UnauthenticatedError" or (status is not None and status[1][:3] in refused)
 
 
 def without_secrets(text: str) -> str:

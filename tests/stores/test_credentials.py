@@ -1,0 +1,206 @@
+"""Credentials that expire while a store is in use: new ones are looked for, and a training goes on."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand.errors import ServerError
+from brand.stores import cloud
+from brand.stores.opening import open_store
+from brand.testing.node import running_server
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.tools.objects import S3, ObjectStore
+from tests.tools.objects.signature import Signed
+from tests.torch.support import indices_of, make_samples, make_set
+
+URL, COUNT = "s3://bucket/set.brand", 200
+
+
+@dataclass(frozen=True)
+class Session(S3):
+    """S3 that takes only the newest session token; an older one has expired."""
+
+    newest: list[str] = field(default_factory=lambda: ["token-1"])
+    status: int = 400
+    code: str = "ExpiredToken"
+
+    def refusal(self, request: Signed) -> tuple[int, str] | None:
+        """See `Flavour`."""
+        given = request.headers.get("x-amz-security-token")
+        return None if given == self.newest[-1] else (self.status, self.code)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 samples in chunks of twenty."""
+    return make_set(tmp_path_factory.mktemp("sets") / "set.brand", make_samples(COUNT, 300), 20)
+
+
+@contextmanager
+def opened(flavour: Session, folder: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A store with the data set; its address and a cache folder are in the environment, and no credentials."""
+    with ObjectStore(flavour=flavour) as store:
+        store.folder.make_bucket("bucket")
+        shutil.copytree(folder, store.folder.root / "bucket" / "set.brand")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        patch.setenv("AWS_ENDPOINT_URL", store.url)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            patch.delenv(name, raising=False)
+        yield store
+
+
+class Profile:
+    """The file of credentials of a user, which another program renews."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._path = folder / "credentials"
+        self.write("token-1")
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(self._path))
+        patch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
+
+    def write(self, token: str) -> None:
+        """Write new credentials."""
+        pairs = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_session_token": token}
+        self._path.write_text("\n".join(["[default]", *(f"{name} = {value}" for name, value in pairs.items())]))
+
+
+def read(store: Any) -> bytes:
+    """The beginning of the manifest, by a range."""
+    return b"".join(bytes(piece) for piece in store.pieces("brand.json", 0, 20))
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "ExpiredToken"), (401, "Unauthorized")])
+def test_a_profile_that_is_renewed_on_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: str
+) -> None:
+    """Its file is read again after the first refusal; each kind of request goes on."""
+    flavour = Session(status=status, code=code)
+    monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
+    with opened(flavour, folder, tmp_path, monkeypatch) as served:
+        profile = Profile(tmp_path, monkeypatch)
+        store = open_store(URL)
+        begin = read(store)
+        for number, ask in enumerate(
+            (
+                lambda: read(store),
+                lambda: store.read("brand.json", 1 << 20),
+                lambda: store.entry("brand.json"),
+                lambda: list(store.entries("chunks")),
+                lambda: store.write("other", b"data", new=False),
+            ),
+            2,
+        ):
+            flavour.newest.append(f"token-{number}")
+            profile.write(f"token-{number}")
+            served.requests.clear()
+            ask()
+            assert next(request.status for request in served.requests) == status
+            assert [request.status for request in served.requests][-1] in (200, 206)
+        assert read(store) == begin
+
+
+def test_credentials_that_nobody_renews(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are looked for once, not at each request, and the error says what to do."""
+    flavour = Session()
+    with opened(flavour, folder, tmp_path, monkeypatch) as served:
+        Profile(tmp_path, monkeypatch)
+        store = open_store(URL)
+        read(store)
+        flavour.newest.append("another")
+        served.requests.clear()
+        for _ in range(3):
+            with pytest.raises(OSError, match="the credentials have expired: renew them"):
+                read(store)
+        assert len(served.requests) == 4
+
+
+def test_a_training_goes_on_with_new_credentials(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They expire in mid-epoch, twice, and the first look for new ones is too early: the epoch is whole, in its order.
+
+    Without new ones the training ends with the reason.
+    """
+    flavour = Session()
+    monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
+    with opened(flavour, folder, tmp_path, monkeypatch):
+        profile = Profile(tmp_path, monkeypatch)
+        with running_server(URL, memory=0.2) as server:
+            data = BrandDataset(URL, server=server.address, fields=("index",))
+            loader = BrandLoader(data, 16, sampler=BrandSampler(data, seed=2))
+            whole = indices_of(loader)
+            assert sorted(whole) == list(range(COUNT))
+            sampler = BrandSampler(data, seed=2)
+            sampler.set_epoch(0)
+            found: list[int] = []
+            for number, batch in enumerate(BrandLoader(data, 16, sampler=sampler)):
+                found += indices_of([batch])
+                if number in (2, 6):
+                    flavour.newest.append(f"token after {number}")
+                    profile.write(flavour.newest[-1])
+            assert found == whole
+            flavour.newest.append("nobody has it")
+            with pytest.raises(ServerError, match=r"s3://bucket/set\.brand/.*the credentials have expired: renew"):
+                indices_of(loader)
+
+
+class Role(BaseHTTPRequestHandler):
+    """The address at which a container gets the credentials of its role."""
+
+    flavour: Session
+    minutes, asked = 60, 0
+    fails: frozenset[int] = frozenset()
+
+    def do_GET(self) -> None:
+        """Answer with the newest token."""
+        type(self).asked += 1
+        if self.asked in self.fails:
+            self.send_error(500)
+            return
+        until = datetime.now(UTC) + timedelta(minutes=self.minutes)
+        pairs = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": self.flavour.newest[-1]}
+        body = dumps(pairs | {"Expiration": until.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("minutes", [60, 4])
+def test_a_role_whose_token_ends_early_or_whose_source_fails_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """The source is asked again, also if it has said that the token is valid for an hour."""
+    flavour = Session()
+    monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
+    role = type("OneRole", (Role,), {"flavour": flavour, "minutes": minutes, "fails": frozenset({2})})
+    source = ThreadingHTTPServer(("127.0.0.1", 0), role)
+    thread = threading.Thread(target=source.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with opened(flavour, folder, tmp_path, monkeypatch):
+            monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{source.server_port}/role")
+            (tmp_path / "token").write_text("secret")
+            monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+            store = open_store(URL)
+            begin = read(store)
+            for number in range(2, 5):
+                flavour.newest.append(f"token-{number}")
+                assert read(store) == begin
+    finally:
+        source.shutdown()
+        source.server_close()
+        thread.join()
