@@ -100,8 +100,14 @@ def storage_reason(error: OSError) -> str:
 
 
 def remedy_for(error: OSError | ValueError, repair: str) -> str:
-    """Return advice for a file that cannot be read: the one for this cause, or `repair`, which restores a file."""
-    return _REMEDIES.get(getattr(error, "errno", None) or 0, repair)
+    """Return advice for a file that cannot be read: the one for this cause, or `repair`, which restores a file.
+
+    Empty for an object of a store that refuses: the reason has the advice.
+    """
+    remedy = _REMEDIES.get(getattr(error, "errno", None) or 0)
+    if remedy is None:
+        return repair
+    return "" if "://" in str(getattr(error, "filename", "")) else remedy
 
 
 def publish_file(temporary: Path, final: Path) -> None:

@@ -42,8 +42,10 @@ _PAUSE: Final = 1000
 """Number of ranges that are then requested with the long timeout."""
 _CUT_BODY: Final = "request or response body error"
 """Part of the message of obstore if a connection ended within a body."""
-_CUT_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Seconds before each repetition of a request whose error had a cut body."""
+_SKEWED: Final = "RequestTimeTooSkewed"
+"""Code of S3 if the clock of this machine differs from its own. A clock that was set is soon set right again."""
+_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Seconds before each repetition of a request with such an error."""
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
 """Errors after which an eager range is requested again with the long timeout."""
 _CONNECT_S: Final = 10.0
@@ -264,25 +266,28 @@ class CloudStore(Reprs, shows="url _versions _renewed_s"):
         obstore repeats a request whose body is cut, but not if it is the body of an error: a 404 that is cut would be
         neither an answer nor repeated.
         """
-        for pause_s in (*_CUT_PAUSES_S, None):
-            self.traffic.asked()
-            try:
-                return self._do(lambda client: client.get(self.url.key(name), options=options), eager=eager)
-            except Exception as error:
-                if pause_s is None or _CUT_BODY not in str(error):
-                    raise
-                time.sleep(pause_s)
-        raise AssertionError("unreachable")
 
-    def _do(self, request: Callable[[Any], _T], *, eager: bool = False) -> _T:
-        """Send a request, a second time if the credentials have expired and there may be new ones."""
-        clients = self._clients
-        try:
-            return request(clients[eager])
-        except Exception as error:
-            if not is_expired(error) or not self._renew(clients):
-                raise
-        return request(self._clients[eager])
+        def get(client: Any) -> Any:
+            self.traffic.asked()
+            return client.get(self.url.key(name), options=options)
+
+        return self._do(get, eager=eager, passing=(_CUT_BODY, _SKEWED))
+
+    def _do(self, request: Callable[[Any], _T], *, eager: bool = False, passing: tuple[str, ...] = (_SKEWED,)) -> _T:
+        """Send a request: again after a pause if its error has one of the texts `passing`, or with new credentials."""
+        pauses_s, renewed = iter(_PAUSES_S), False
+        while True:
+            clients = self._clients
+            try:
+                return request(clients[eager])
+            except Exception as error:
+                if not renewed and is_expired(error) and self._renew(clients):
+                    renewed = True
+                    continue
+                pause_s = next(pauses_s, None) if any(text in str(error) for text in passing) else None
+                if pause_s is None:
+                    raise
+            time.sleep(pause_s)
 
     def _renew(self, expired: Clients) -> bool:
         """Look for credentials again, in files that may have changed. Return whether that was done since `expired`."""

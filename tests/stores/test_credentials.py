@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps
@@ -20,7 +20,7 @@ from brand.stores import cloud
 from brand.stores.opening import open_store
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from tests.tools.objects import S3, ObjectStore
+from tests.tools.objects import S3, Denied, Fault, Faults, ObjectStore
 from tests.tools.objects.signature import Signed
 from tests.torch.support import indices_of, make_samples, make_set
 
@@ -28,7 +28,7 @@ URL, COUNT = "s3://bucket/set.brand", 200
 
 
 @dataclass(frozen=True)
-class Session(S3):
+class TokenS3(S3):
     """S3 that takes only the newest session token; an older one has expired."""
 
     newest: list[str] = field(default_factory=lambda: ["token-1"])
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def opened(flavour: Session, folder: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def opened(flavour: TokenS3, folder: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """A store with the data set; its address and a cache folder are in the environment, and no credentials."""
     with ObjectStore(flavour=flavour) as store:
         store.folder.make_bucket("bucket")
@@ -60,7 +60,7 @@ def opened(flavour: Session, folder: Path, tmp_path: Path, patch: pytest.MonkeyP
         yield store
 
 
-class Profile:
+class ProfileFile:
     """The file of credentials of a user, which another program renews."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -85,10 +85,10 @@ def test_a_profile_that_is_renewed_on_disk(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
     """Its file is read again after the first refusal; each kind of request goes on."""
-    flavour = Session(status=status, code=code)
+    flavour = TokenS3(status=status, code=code)
     monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
     with opened(flavour, folder, tmp_path, monkeypatch) as served:
-        profile = Profile(tmp_path, monkeypatch)
+        profile = ProfileFile(tmp_path, monkeypatch)
         store = open_store(URL)
         begin = read(store)
         for number, ask in enumerate(
@@ -112,9 +112,9 @@ def test_a_profile_that_is_renewed_on_disk(
 
 def test_credentials_that_nobody_renews(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are looked for once, not at each request, and the error says what to do."""
-    flavour = Session()
+    flavour = TokenS3()
     with opened(flavour, folder, tmp_path, monkeypatch) as served:
-        Profile(tmp_path, monkeypatch)
+        ProfileFile(tmp_path, monkeypatch)
         store = open_store(URL)
         read(store)
         flavour.newest.append("another")
@@ -125,15 +125,16 @@ def test_credentials_that_nobody_renews(folder: Path, tmp_path: Path, monkeypatc
         assert len(served.requests) == 4
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_new_credentials(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They expire in mid-epoch, twice, and the first look for new ones is too early: the epoch is whole, in its order.
 
     Without new ones the training ends with the reason.
     """
-    flavour = Session()
+    flavour = TokenS3()
     monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
     with opened(flavour, folder, tmp_path, monkeypatch):
-        profile = Profile(tmp_path, monkeypatch)
+        profile = ProfileFile(tmp_path, monkeypatch)
         with running_server(URL, memory=0.2) as server:
             data = BrandDataset(URL, server=server.address, fields=("index",))
             loader = BrandLoader(data, 16, sampler=BrandSampler(data, seed=2))
@@ -149,14 +150,30 @@ def test_a_training_goes_on_with_new_credentials(folder: Path, tmp_path: Path, m
                     profile.write(flavour.newest[-1])
             assert found == whole
             flavour.newest.append("nobody has it")
-            with pytest.raises(ServerError, match=r"s3://bucket/set\.brand/.*the credentials have expired: renew"):
+            with pytest.raises(ServerError, match=r"s3://bucket/set\.brand/.*have expired: renew") as caught:
                 indices_of(loader)
+            assert "chmod" not in str(caught.value), "the advice for files"
 
 
-class Role(BaseHTTPRequestHandler):
+def test_a_clock_that_is_set_right_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that the store finds too old or new is repeated for some seconds; then the error names the clock."""
+    skewed = Fault(Denied(403, "RequestTimeTooSkewed"), only=range(2, 4))
+    with opened(TokenS3(), folder, tmp_path, monkeypatch) as served:
+        ProfileFile(tmp_path, monkeypatch)
+        store = open_store(URL)
+        served.faults = Faults(skewed)
+        assert read(store) == read(store)
+        assert [request.status for request in served.requests].count(403) == 2
+        monkeypatch.setattr(cloud, "_PAUSES_S", (0.01, 0.01))
+        served.faults = Faults(replace(skewed, only=None))
+        with pytest.raises(OSError, match="the clock of this machine is wrong: set it"):
+            read(store)
+
+
+class RoleSource(BaseHTTPRequestHandler):
     """The address at which a container gets the credentials of its role."""
 
-    flavour: Session
+    flavour: TokenS3
     minutes, asked = 60, 0
     fails: frozenset[int] = frozenset()
 
@@ -184,9 +201,9 @@ def test_a_role_whose_token_ends_early_or_whose_source_fails_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
     """The source is asked again, also if it has said that the token is valid for an hour."""
-    flavour = Session()
+    flavour = TokenS3()
     monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
-    role = type("OneRole", (Role,), {"flavour": flavour, "minutes": minutes, "fails": frozenset({2})})
+    role = type("OneRole", (RoleSource,), {"flavour": flavour, "minutes": minutes, "fails": frozenset({2})})
     source = ThreadingHTTPServer(("127.0.0.1", 0), role)
     thread = threading.Thread(target=source.serve_forever, daemon=True)
     thread.start()

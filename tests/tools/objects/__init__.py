@@ -19,6 +19,7 @@ no durability.
 from tests.tools.objects.faults import (
     Bomb,
     Busy,
+    Denied,
     Endless,
     Expired,
     Fault,
@@ -40,6 +41,7 @@ __all__ = [
     "S3",
     "Bomb",
     "Busy",
+    "Denied",
     "Endless",
     "Expired",
     "Fault",

@@ -36,6 +36,14 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
+class Denied:
+    """The store refuses for good, with a status and S3's code."""
+
+    status: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """The token of the client has expired: 400 ExpiredToken from S3, else 401."""
 
@@ -106,7 +114,9 @@ class Bomb:
     size: int = 1 << 30
 
 
-What = Busy | Expired | Reset | Lost | Short | Stall | WrongETag | WrongRange | Longer | Endless | Redirect | Bomb
+What = (
+    Busy | Denied | Expired | Reset | Lost | Short | Stall | WrongETag | WrongRange | Longer | Endless | Redirect | Bomb
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,8 @@ def refusal(what: What | None, flavour: Flavour, key: str) -> Answer | None:
             wait = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
             error = flavour.error(status, {503: "SlowDown", 429: "TooManyRequests"}.get(status, "InternalError"), key)
             return replace(error, headers={**error.headers, **wait})
+        case Denied(status, code):
+            return flavour.error(status, code, key)
         case Expired():
             return flavour.error(*flavour.expired(), key)
         case Redirect(to, status):
