@@ -181,6 +181,23 @@ def on_links(rng: random.Random, cluster: RunningCluster, *, garbled: bool) -> l
     return [cut, hold, slow, *([flip, flip] if garbled else [])]
 
 
+def on_sides(rng: random.Random, cluster: RunningCluster) -> list[Disturbance]:
+    """One of two nodes does not see the other one, or neither does: connections end, or bytes vanish on their way."""
+
+    def part() -> Undo:
+        one, other = rng.sample(range(NODES), 2)
+        links = [cluster.links[one, other], cluster.links[other, one]][: rng.choice([1, 2])]
+        ends, there = rng.random() < 0.5, rng.random() < 0.5
+        for link in links:
+            if ends:
+                link.cut()
+            else:
+                link.hold(there=there, back=not there)
+        return lambda: [link.mend() if ends else link.release() for link in links]
+
+    return [part]
+
+
 def on_nodes(rng: random.Random, cluster: RunningCluster) -> list[Disturbance]:
     """A node ends, and comes back."""
 
@@ -274,3 +291,16 @@ def test_tls_under_faults(texts: Path, certificates: Certificates, chance: Chanc
     ) as cluster:
         disturbances = [*on_links(rng, cluster, garbled=True), *on_nodes(rng, cluster), *on_storage(rng, storages)]
         draw_while(Disturber(rng, disturbances), opened([texts] * NODES, cluster.addresses))
+
+
+@rounds(1)
+@pytest.mark.parametrize("divided", [False, True])
+def test_sides_of_a_triangle_under_faults(texts: Path, shares: list[Path], chance: Chance, divided: bool) -> None:
+    """Nodes see each other in one direction only or not at all, again and again, while nodes end and come back."""
+    rng = chance.rng
+    paths = shares if divided else [texts] * NODES
+    with running_cluster(paths, nodes=NODES, memory=rng.choice([0.3, 0.6])) as cluster:
+        disturbances = [*on_sides(rng, cluster), *on_sides(rng, cluster), *on_nodes(rng, cluster)]
+        disturber = Disturber(rng, disturbances)
+        draw_while(disturber, opened(paths, cluster.addresses))
+        assert disturber.broken

@@ -28,8 +28,9 @@ class Link:
         self._open = True
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._flowing = threading.Event(), threading.Event()
+        """Whether bytes flow to the target, and back."""
+        self.release()
         threading.Thread(target=self._accept, name="link", daemon=True).start()
 
     def cut(self) -> None:
@@ -41,13 +42,16 @@ class Link:
         """Take connections again."""
         self._open = True
 
-    def hold(self) -> None:
-        """Relay nothing and end nothing until `release`, as if a cable were pulled."""
-        self._flowing.clear()
+    def hold(self, *, there: bool = True, back: bool = True) -> None:
+        """Relay nothing and end nothing until `release`, as if a cable were pulled: to the target, back, or both."""
+        for flowing, held in zip(self._flowing, (there, back), strict=True):
+            if held:
+                flowing.clear()
 
     def release(self) -> None:
         """Relay again, first what has come meanwhile."""
-        self._flowing.set()
+        for flowing in self._flowing:
+            flowing.set()
 
     def flip(self) -> None:
         """Change a bit of the next bytes that the link relays. TCP does not notice."""
@@ -58,7 +62,7 @@ class Link:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._flowing.set()
+        self.release()
         self._end_all()
 
     def _accept(self) -> None:
@@ -77,13 +81,13 @@ class Link:
                 continue
             with self._lock:
                 self._sockets |= {near, far}
-            for pair in ((near, far), (far, near)):
+            for pair in ((near, far, self._flowing[0]), (far, near, self._flowing[1])):
                 threading.Thread(target=self._relay, args=pair, name="link", daemon=True).start()
 
-    def _relay(self, source: socket.socket, target: socket.socket) -> None:
+    def _relay(self, source: socket.socket, target: socket.socket, flowing: threading.Event) -> None:
         with suppress(OSError):
             while data := source.recv(_PIECE):
-                self._flowing.wait()
+                flowing.wait()
                 self.relayed += len(data)
                 if self._flips:
                     self._flips -= 1
