@@ -234,7 +234,7 @@ def measure(
                 if child.stdin:
                     child.stdin.close()
             for child in children:
-                child.wait(30)
+                child.wait(120)
         found = [json.loads(line) if line else None for line in said]
         result: dict[str, Any] = {"seconds": took_s, **relay.counts}
     if None in found:
