@@ -82,7 +82,8 @@ Counts = dict[tuple[str, str], tuple[int, int, str]]
 
 UNKNOWN_DURATIONS: Final = "unknown_durations"
 JOINED: Final = "joined_audio"
-COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, JOINED)
+EMPTY: Final = "empty_audio"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED)
 """The facts that `look` counts. They follow from the chunks."""
 
 
@@ -124,9 +125,11 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
                 count, first = found.get((name, trait), (0, at))
                 found[name, trait] = count + more, at if indices[at] < indices[first] else first
     if audio := _measured(schema):
-        unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
-        if len(unknown):
-            found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
+        durations = fixed_columns(schema, records)["duration"]
+        for trait, such in ((UNKNOWN_DURATIONS, np.isnan(durations)), (EMPTY, durations == 0)):
+            if such.any():
+                numbers = np.flatnonzero(such)
+                found[audio, trait] = len(numbers), int(numbers[indices[numbers].argmin()])
         joined = [n for n, data in enumerate(payloads(schema, records, audio).pieces()) if is_joined(data)]
         if joined:
             found[audio, JOINED] = len(joined), min(joined, key=lambda n: int(indices[n]))
@@ -180,6 +183,8 @@ _TEMPLATES: Final = {
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
     UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
     " --on-error skip leaves such files out",
+    EMPTY: "{count} audio file[s] [has|have] no samples, and [has|have] the duration 0: `subset=` leaves [it|them] out"
+    " of training",
     JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
     " after the first",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
@@ -198,7 +203,7 @@ _STAYS: Final = (
 
 
 def _template(trait: str, decode: DecodeDefault | None) -> str:
-    if trait in (UNKNOWN_DURATIONS, JOINED):
+    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED):
         return _TEMPLATES[trait]
     if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"

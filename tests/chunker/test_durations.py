@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from brand import BrandDataset, LengthBatchSampler
+from brand import BrandDataset, BrandSampler, LengthBatchSampler
 from brand.chunker import convert_audio
 from brand.errors import SourceError, UsageError
 from brand.storage.maintenance.verify import verify
@@ -47,8 +47,10 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "clips.brand"
     report = convert_audio(folder, target, options())
     says = "1 audio file does not decode to its end, and has the duration nan: --on-error skip leaves such files out"
+    empty = "1 audio file has no samples, and has the duration 0: `subset=` leaves it out of training"
     assert [(fact.what, fact.example, fact.text) for fact in report.noticed] == [
-        ("unknown_durations", "one/7.flac", says)
+        ("unknown_durations", "one/7.flac", says),
+        ("empty_audio", "one/2.wav", empty),
     ]
     data = BrandDataset(target)
     assert list(data.schema) == ["audio", "label", "duration", "key"]
@@ -60,6 +62,7 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     seconds = data.column("duration")
     plan = LengthBatchSampler(data, "duration", batch_size=2, subset=seconds >= 0)
     assert len(plan) == 3
+    assert len(BrandSampler(data, subset=seconds > 0, num_replicas=1, rank=0)) == 5
 
 
 def test_processes_do_not_change_it(folder: Path, tmp_path: Path) -> None:
