@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from brand.chunker import convert_audio
 from brand.errors import SourceError, UsageError
 from brand.storage.maintenance.verify import verify
 from tests.formats.test_audio import WHOLE
-from tests.support import options, tree_digest
+from tests.support import brand, options, tree_digest
 from tests.tools.audiofiles import by_ffmpeg, tone
 
 RATE = 8000
@@ -166,3 +167,18 @@ def test_joined_files_are_counted(tmp_path: Path) -> None:
             "2 audio files consist of several recordings: all are decoded, where some decoders stop after the first",
         )
     }
+
+
+def test_facts_about_audio_are_printed_and_listed(folder: Path, tmp_path: Path) -> None:
+    """By `convert` and `info`, as text and with --json."""
+    (folder / "one" / "8.ogg").write_bytes(clip(0.5, "OGG") * 2)
+    printed = brand("convert", "audio", folder, tmp_path / "set").out
+    listed = json.loads(brand("convert", "audio", folder, tmp_path / "two", "--json").out)["noticed"]
+    assert listed == json.loads(brand("info", tmp_path / "set", "--json").out)["noticed"]
+    assert {fact["what"]: (fact["count"], fact["example"]) for fact in listed} == {
+        "unknown_durations": (1, "one/7.flac"),
+        "empty_audio": (1, "one/2.wav"),
+        "joined_audio": (1, "one/8.ogg"),
+    }
+    told = brand("info", tmp_path / "set").out
+    assert all(fact["text"] in printed and fact["text"] in told for fact in listed)
