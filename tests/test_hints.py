@@ -50,6 +50,7 @@ from tests.chunker.test_import_faults import tar_of
 from tests.chunker.test_importers import SOURCES
 from tests.golden.inputs import png, wav
 from tests.support import brand, options
+from tests.tools.imagefiles import SELDOM, tiff
 
 
 def tars(folder: Path) -> None:
@@ -600,6 +601,27 @@ def test_samples_without_fields_are_no_empty_file(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(text)
         said = brand("convert", "jsonl", tmp_path / f"{name}.jsonl", tmp_path / f"{name}.brand")
         assert (said.code != 0, expected in said.err) == (True, True), said.err
+
+
+def test_images_that_pillow_does_not_open_or_keep(tmp_path: Path) -> None:
+    """`--validate --on-error skip` leaves the former out, and arrays keep the channels of the latter."""
+    source, values = tmp_path / "in", np.arange(12 * 8 * 4, dtype=np.uint8).reshape(12, 8, 4)
+    source.mkdir()
+    (source / "a.tif").write_bytes(SELDOM["TIFF of float64"].data)
+    (source / "b.tif").write_bytes(tiff(values, extra=(0,)))
+    told = json.loads(brand("convert", "images", source, tmp_path / "set", "--json").out)["noticed"]
+    texts = {fact["what"]: fact["text"] for fact in told}
+    found = re.search(r"not open: (.*) leaves it out", texts["images_not_opened"])
+    assert found is not None
+    assert json.loads(brand("info", tmp_path / "set", "--json").out)["noticed"] == told
+    again = json.loads(brand("convert", "images", source, tmp_path / "two", *found[1].split(), "--json").out)
+    assert [fact["what"] for fact in again["noticed"]] == ["images_with_channels_lost"]
+    assert texts["images_with_channels_lost"] == "1 image has more channels than Pillow decodes: no mode keeps them"
+    reads = BrandDataset(tmp_path / "two", decode={"image": library.DecodeImage(mode="unchanged")})
+    with pytest.raises(DecodeError, match="more than the 3 channels that Pillow decodes: pack such images as arrays"):
+        reads[0]
+    pack([{"image": values}], tmp_path / "arrays", {"image": "ndarray"})
+    assert np.array_equal(BrandDataset(tmp_path / "arrays")[0]["image"], values)
 
 
 def test_an_index_that_cannot_be_read_is_not_called_wrong(tmp_path: Path) -> None:

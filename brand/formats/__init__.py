@@ -14,6 +14,7 @@ arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
 locks         one process at a time holds a file
 heads         properties of an image that its head tells
+manyheads     the same for the images of a chunk, by NumPy
 noticed       facts with counts that a conversion noticed
 endings       which `brand convert` command reads files with these names, for hints
 media         detection of image and audio files, and opening of images

@@ -25,6 +25,7 @@ _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
     (4, b"ftyp", "mov"),
     (0, b"\x1aE\xdf\xa3", "matroska"),
     (28, b"Speex   ", "ogg"),
+    (28, b"\x7fFLAC", "ogg"),
     (0, b"\xff\xf1", "aac"),
     (0, b"\xff\xf9", "aac"),
     (0, b"0&\xb2u\x8ef\xcf\x11", "asf"),
@@ -38,6 +39,12 @@ _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
 FFmpeg is told the demuxer, because some of its demuxers open other files, which a file names.
 """
 INSTALL_FFMPEG: Final = "pip install 'brand-data[av]'"
+_STATING: Final = ("mov", "matroska", "tta", "wv")
+"""Demuxers of files whose head states the length, which FFmpeg does not estimate; a cut file keeps it."""
+_CUT_S: Final = 0.1
+"""Seconds by which a file may be shorter than its head states, for delay and padding of its encoder."""
+_OGG_FLAC_INFO: Final = 45
+"""Offset of the facts about a stream of FLAC in Ogg; the last 36 bits of the first 18 bytes state the frames."""
 _UNKNOWN: Final = 1 << 48
 """libsndfile states at least this many frames if it does not know the number."""
 _AT_ONCE: Final = 1 << 20
@@ -295,6 +302,22 @@ def _by_ffmpeg(data: bytes, demuxer: str) -> tuple[NDArray[np.float32], int]:
             found = [frame.to_ndarray().T for frame in frames]
             if not found:
                 raise ValueError("it has no frames")
-            return np.concatenate(found), int(stream.codec_context.sample_rate)
+            samples, rate = np.concatenate(found), int(stream.codec_context.sample_rate)
+            missing_s = _stated_s(data, demuxer, file, rate) - len(samples) / rate
+            if missing_s > _CUT_S:
+                raise ValueError(f"it ends {missing_s:.3f} s before the end that its head states")
+            return samples, rate
     except Exception as error:
         raise ValueError(f"FFmpeg cannot decode it: {error}") from error
+
+
+def _stated_s(data: bytes, demuxer: str, file: Any, rate: int) -> float:
+    """Return the seconds that the head of a file states, before FFmpeg decodes it; 0 if it states none."""
+    if data[28:33] == b"\x7fFLAC":
+        return (int.from_bytes(data[_OGG_FLAC_INFO + 10 : _OGG_FLAC_INFO + 18]) & ((1 << 36) - 1)) / rate
+    stream = file.streams.audio[0]
+    if demuxer not in _STATING:
+        return 0.0
+    if stream.duration is not None:
+        return float(stream.duration * stream.time_base)
+    return file.duration / 1e6 if file.duration and len(file.streams) == 1 else 0.0

@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 from brand.formats.values import Buffer
 
+_WIDE: Final = 0xFFFFFFFF
+"""Size of the chunk of samples of an RF64, which states it elsewhere."""
 _FLAC_HEAD: Final = 42
 """Bytes of the signature and the block STREAMINFO."""
 _FLAC_FRAME: Final = 16
@@ -53,8 +55,10 @@ def streams(data: bytes | mmap) -> list[Stream]:
         return _cut(data, _links(data))
     if data[:4] == b"fLaC":
         return [Stream(_counted_flac(data))]
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+    if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return [Stream(_finished_wav(data))]
+    if data[:3] == b"ID3" and data[(after := _after_tag(data, 0)) : after + 4] in (b"fLaC", b"OggS"):
+        return streams(data[after:])
     if data[:3] == b"ID3" or _mpeg(data[:4]) is not None:
         return _mpeg_streams(data)
     return [Stream(data)]
@@ -93,18 +97,29 @@ def _links(data: bytes | mmap) -> list[int]:
 
 def _finished_wav(data: bytes | mmap) -> bytes | mmap:
     """Return a WAV file whose chunk of samples has its size, if its writer did not come to state it."""
-    at = 12
+    at, at_wide, wide = 12, 0, 0
     while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "little")
-        if data[at : at + 4] == b"data":
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        if name == b"ds64" and size >= 24:  # of an RF64: the sizes that need 64 bits
+            wide, at_wide = int.from_bytes(data[at + 16 : at + 24], "little"), at + 16
+        if name == b"data":
             begin = at + 8
-            stated_end = int.from_bytes(data[4:8], "little") + 8
-            if size == 0 and stated_end <= begin < len(data):  # the RIFF head has no room for the bytes that follow
-                left = (len(data) - begin).to_bytes(4, "little")
-                return data[: at + 4] + left + data[begin:]
+            left = len(data) - begin
+            if data[:4] == b"RF64" and size == _WIDE and at_wide and not wide and left:
+                return data[:at_wide] + left.to_bytes(8, "little") + data[at_wide + 8 :]
+            if size == 0 and left and not _are_chunks(data, begin):
+                return data[: at + 4] + min(left, _WIDE).to_bytes(4, "little") + data[begin:]
             return data
         at += 8 + size + size % 2
     return data
+
+
+def _are_chunks(data: bytes | mmap, at: int) -> bool:
+    """Return whether chunks of a WAV file begin here and fill the rest of it, so that no samples are there."""
+    while at + 8 <= len(data) and data[at : at + 4].isascii():
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8 + size + size % 2
+    return at in (len(data), len(data) + 1)
 
 
 def _counted_flac(data: bytes | mmap) -> bytes | mmap:

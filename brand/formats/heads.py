@@ -1,23 +1,23 @@
 """Which properties of an image does its head tell, that a decoder to 8-bit RGB would change or drop?
 
-`traits_of` reads the head of a PNG, JPEG, TIFF, WebP, GIF, AVIF, JPEG 2000 or PNM file, without a decoder: a few
-microseconds a file, and the same answer on every machine. A file that it cannot read has no traits: decoding tells.
+`traits_of` reads the head of a PNG, JPEG, TIFF, WebP, GIF, AVIF, BMP or PNM file, without a decoder: a few microseconds
+a file. Pillow reads the heads of other kinds, and of unusual TIFF files. A damaged file has no traits: decoding tells.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from brand.formats.media import HEAD_BYTES, kind_of
-from brand.formats.record import Records, windows
+from brand.formats.media import HEAD_BYTES, kind_of, open_image, pillow_errors
 from brand.formats.values import Buffer
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 TURNED: Final = "images_turned_by_exif"
 BITS_16: Final = "images_of_16_bits"
@@ -29,195 +29,115 @@ CMYK: Final = "images_in_cmyk"
 ALPHA: Final = "images_with_alpha"
 PALETTE: Final = "images_with_palette"
 GREY: Final = "images_in_grey"
-TRAITS: Final = (TURNED, BITS_16, BITS_32, BITS_LOST, FLOATS, FRAMES, CMYK, ALPHA, PALETTE, GREY)
-
-_SOF: Final = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
-"""Markers of a JPEG that begin the facts of its frame."""
-_ALONE: Final = frozenset((0x01, 0xFF, *range(0xD0, 0xD9)))
-"""Markers of a JPEG without a length."""
-_IS_FRAME: Final = np.zeros(1 << 16, np.bool_)
-_IS_SEGMENT: Final = np.zeros(1 << 16, np.bool_)
-"""Two bytes of a JPEG -> whether they begin its frame, or a part with a length."""
-_IS_FRAME[[0xFF00 | marker for marker in _SOF]] = True
-_IS_SEGMENT[[0xFF00 | marker for marker in range(256) if marker not in _ALONE]] = True
-_XMP: Final = re.compile(rb'tiff:Orientation(?:="|>)([2-8])')
-_TIFF_TYPES: Final = {1: "B", 3: "H", 4: "I"}
-_LITTLE: Final = struct.Struct("<HI")
-_BIG: Final = struct.Struct(">HI")
-_CHUNK: Final = struct.Struct(">I4s")
-_IDAT: Final = int.from_bytes(b"IDAT")
-_TRNS: Final = int.from_bytes(b"tRNS")
-_PNG_PLAIN: Final = np.array(
-    [int.from_bytes(name) for name in b"PLTE tRNS pHYs tEXt zTXt gAMA cHRM sRGB iCCP bKGD tIME sBIT hIST oFFs".split()]
+ALPHA_LOST: Final = "images_with_alpha_lost"
+CHANNELS_LOST: Final = "images_with_channels_lost"
+UNOPENED: Final = "images_not_opened"
+TRAITS: Final = (
+    TURNED,
+    BITS_16,
+    BITS_32,
+    BITS_LOST,
+    FLOATS,
+    FRAMES,
+    CMYK,
+    ALPHA,
+    ALPHA_LOST,
+    CHANNELS_LOST,
+    PALETTE,
+    UNOPENED,
+    GREY,
 )
-"""Chunks of a PNG before its pixels that have no trait, and the one with a transparent colour."""
-_TOGETHER: Final = 8
-"""The fewest files for which a step together is faster than a step for each."""
-_PNG_HEAD: Final = 33
-"""Bytes before the second chunk of a PNG."""
-_EXIF_LITTLE: Final = b"Exif\0\0II*\0\x08"
-_EXIF_BIG: Final = b"Exif\0\0MM\0*\0\0\0\x08"
-"""The usual start of EXIF data, in both orders of bytes; an array of NumPy does not hold the zeros at the end."""
-_SILENT, _UPRIGHT, _TURNED, _UNCLEAR = range(4)
-"""Result for EXIF data: no orientation, an upright image, a turned image, or data that `_turns_app1` must read."""
-_PNM: Final = re.compile(rb"P[56](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
+
+SOF: Final = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
+"""Markers of a JPEG that begin the facts of its frame."""
+ALONE: Final = frozenset((0x01, 0xFF, *range(0xD0, 0xD9)))
+"""Markers of a JPEG without a length."""
+_XMP: Final = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+PROFILE: Final = b"Raw profile type exif"
+"""Keyword of the text in a PNG in which ImageMagick keeps EXIF data, as hexadecimal digits."""
+_TEXT_BYTES: Final = 1 << 20
+"""Most bytes of a text in a PNG that is searched; Pillow reads no longer ones."""
+_BIG_TIFF: Final = 43
+_RGB_TIFF, _PALETTE_TIFF = 2, 3
+"""Kinds of colours in a TIFF."""
+_TIFF_PACKED: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 32773, 32946))
+"""Usual compressions of a TIFF."""
+_TIFF_TYPES: Final = {1: "B", 3: "H", 4: "I"}
+_ORIENTATION: Final = 274
+_IMAGES_OF_MPF: Final = 0xB001
+"""Tag of a JPEG of several images: their number."""
+_DEEP_FORM: Final = re.compile(";16[BLN]$")
+"""Pillow's name of raw values of 16 bits."""
+_CHUNK: Final = struct.Struct(">I4s")
+_PNM: Final = re.compile(rb"P[2356](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
-"""Bytes at the start of an AVIF file in which the boxes of properties are looked for."""
+"""Bytes at the start of a JPEG 2000 file in which its box of properties is looked for."""
 
 
 def traits_of(data: Buffer) -> tuple[str, ...]:
     """Return those of `TRAITS` that an image file has; none for a file whose head is damaged or unknown."""
     view = memoryview(data)
     kind = kind_of(view[:HEAD_BYTES])
-    read = _READERS.get(kind or "")
-    if read is None:
-        return ()
     try:
-        return tuple(read(view))
+        return tuple(_READERS.get(kind or "", _by_pillow)(view))
     except (struct.error, IndexError, ValueError):
         return ()
 
 
-def plain_kinds(images: Records) -> NDArray[np.int64]:
-    """Return a number for each image whose first bytes tell all its traits; 0 for one that `traits_of` must read.
-
-    Images with one number have the same traits. A few calls of NumPy for all images take the place of a walk through
-    each PNG and JPEG without parts that seldom occur.
-    """
-    kinds = np.zeros(len(images), np.int64)
-    large = np.flatnonzero(images.sizes >= _PNG_HEAD)
-    if not len(large):
-        return kinds
-    begin = windows(images.memory, 4)[images.starts[large]].view(">u4")
-    png, jpeg = large[begin == 0x89504E47], large[begin >> 8 == 0xFFD8FF]
-    kinds[jpeg] = _walk_jpeg(images.memory, images.starts[jpeg], images.sizes[jpeg])
-    # Bits a channel, and the kind of colours. The numbers of JPEGs end at 511, and those of PNGs begin above 1,024.
-    facts = windows(images.memory, 2)[images.starts[png] + 24].view(">u2").astype(np.int64)
-    walked = _walk_png(windows(images.memory, 8), images.starts[png], images.sizes[png])
-    kinds[png] = np.where(walked > 0, 4 * facts + 2 + walked, 0)
-    return kinds
-
-
-def _walk_jpeg(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the channels of each JPEG, plus 256 if EXIF turns it; 0 for one that `_jpeg` must read.
-
-    One step for all files takes the place of a step for each.
-    """
-    kinds, active, at = np.zeros(len(starts), np.int64), np.arange(len(starts)), starts + 2
-    words, ends, turned = windows(memory, 4), starts + sizes, np.full(len(starts), _SILENT)
-    while len(active) >= _TOGETHER:
-        active = active[at[active] + 10 <= ends[active]]
-        word = words[at[active]].view(">u4").astype(np.int64)
-        usual = _IS_SEGMENT[word >> 16]
-        active, word = active[usual], word[usual]
-        frame, next_one = _IS_FRAME[word >> 16], at[active] + 2 + (word & 0xFFFF)
-        files = active[frame]
-        kinds[files] = memory[at[files] + 9] + 256 * (turned[files] == _TURNED)
-        app1 = (word >> 16 == 0xFFE1) & (turned[active] == _SILENT)  # as in Pillow, the first that says it decides
-        files = active[app1]
-        turned[files] = _walk_exif(memory, at[files] + 4, np.minimum(next_one[app1], ends[files]))
-        at[active] = next_one
-        active = active[~frame & (turned[active] != _UNCLEAR)]
-    return kinds
-
-
-def _walk_exif(memory: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return whether each APP1 segment turns its image; `_UNCLEAR` where `_turns_app1` must look."""
-    found, files = np.full(len(starts), _UNCLEAR), np.flatnonzero(ends - starts >= len(_EXIF_BIG))
-    heads = windows(memory, len(_EXIF_BIG))[starts[files]].view(f"S{len(_EXIF_BIG)}")
-    little = heads == _EXIF_LITTLE
-    known = little | (heads == _EXIF_BIG)
-    files, little = files[known], little[known]
-
-    def short(places: NDArray[np.int64]) -> NDArray[np.int64]:
-        first, second = memory[places].astype(np.int64), memory[places + 1].astype(np.int64)
-        return np.where(little, second << 8 | first, first << 8 | second)
-
-    entry = starts[files] + len(_EXIF_BIG)
-    inside = entry + 2 <= ends[files]
-    files, little, entry = files[inside], little[inside], entry[inside]
-    left, entry = short(entry), entry + 2
-    whole = (left > 0) & (entry + 12 * left + 2 <= ends[files])
-    files, little, entry, left = files[whole], little[whole], entry[whole], left[whole]
-    found[files] = _SILENT
-    while len(files):
-        here = short(entry) == 274
-        value = short(entry + 8)
-        found[files[here]] = np.where((value >= 2) & (value <= 8), _TURNED, _UPRIGHT)[here]
-        more = ~here & (left > 1)
-        files, little, entry, left = files[more], little[more], entry[more] + 12, left[more] - 1
-    return found
-
-
-def _walk_png(words: NDArray[np.void], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 for each PNG whose chunks tell nothing more than its head, 2 if there is a transparent colour, too.
-
-    0 for others, such as those with EXIF. One step for all files takes the place of a step for each; the pixels, which
-    most programs cut into chunks of one size, are passed over at once.
-    """
-    kinds, active, at = np.zeros(len(starts), np.int64), np.arange(len(starts)), np.full(len(starts), 33)
-    clear, ends = np.ones(len(starts), np.int64), sizes - 12
-
-    def chunk(files: NDArray[np.int64], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return bytes and name of the chunk at an offset of each file."""
-        found = words[starts[files] + offsets].view(">u8").astype(np.uint64)
-        return (found >> np.uint64(32)).astype(np.int64) + 12, (found & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-    while len(active) >= _TOGETHER:
-        active = active[at[active] + 12 <= ends[active]]
-        steps, names = chunk(active, at[active])
-        pixels = names == _IDAT
-        files, step = active[pixels], steps[pixels]
-        last = at[files] + (ends[files] - 1 - at[files]) // step * step
-        size, name = chunk(files, last)
-        kinds[files] = np.where((name == _IDAT) & (size + last == ends[files]), clear[files], 0)
-        clear[active[names == _TRNS]] = 2
-        more = (names[:, None] == _PNG_PLAIN).any(axis=1)
-        at[active[more]] += steps[more]
-        active = active[more]
-    return kinds
-
-
 def _jpeg(data: memoryview) -> Iterator[str]:
-    at, end, turned = 2, len(data), None
+    at, end, exif, by_xmp, several = 2, len(data), b"", False, False
     while at + 10 <= end:
         marker = data[at + 1]
-        if data[at] != 0xFF or marker in _ALONE:
+        if data[at] != 0xFF or marker in ALONE:
             at += 1 if marker == 0xFF or data[at] != 0xFF else 2
             continue
         size = data[at + 2] << 8 | data[at + 3]
-        if marker in _SOF:
-            channels = data[at + 9]
+        content = data[at + 4 : at + 2 + size]
+        if marker in SOF:
+            bits, channels = data[at + 4], data[at + 9]
+            if bits != 8:
+                yield UNOPENED
             if channels == 1:
                 yield GREY
             elif channels == 4:
                 yield CMYK
-            return
-        if marker == 0xE1 and turned is None:  # as in Pillow, EXIF decides before XMP
-            turned = _turns_app1(data[at + 4 : at + 2 + size])
-            if turned:
-                yield TURNED
+            break
+        if marker == 0xE1 and bytes(content[:6]) == b"Exif\0\0":
+            exif += content[6:]
+        elif marker == 0xE1 and bytes(content[:28]) == b"http://ns.adobe.com/xap/1.0/":
+            by_xmp = _turned_by_xmp(content)
+        elif marker == 0xE2 and bytes(content[:4]) == b"MPF\0":
+            several = _entry(content[4:], _IMAGES_OF_MPF) > 1
         at += 2 + size
+    if several and b" hdrgm:Version=" not in bytes(data[:at]):  # a map of brightness is no frame, as in Pillow
+        yield FRAMES
+    if _turned(memoryview(exif), by_xmp=by_xmp):
+        yield TURNED
 
 
-def _turns_app1(data: memoryview) -> bool | None:
-    """Return whether EXIF or XMP data turn the image; None if they say nothing about it."""
-    if bytes(data[:6]) == b"Exif\0\0":
-        return _turns(data[6:])
-    found = _XMP.search(data) if bytes(data[:28]) == b"http://ns.adobe.com/xap/1.0/" else None
-    return True if found else None
+def _turned(exif: memoryview, *, by_xmp: bool) -> bool:
+    """Return whether EXIF data, which begin as a TIFF does, turn the image; XMP data decide if they do not say it."""
+    value = _entry(exif, _ORIENTATION)
+    return by_xmp if value < 0 else 2 <= value <= 8
 
 
-def _turns(exif: memoryview) -> bool | None:
-    """Return whether EXIF data, which begin as a TIFF does, turn the image; None if they say nothing about it."""
-    entry = _LITTLE if len(exif) and exif[0] == 0x49 else _BIG
+def _turned_by_xmp(data: Buffer) -> bool:
+    found = _XMP.search(data)
+    return found is not None and found[1] in b"2345678"
+
+
+def _entry(data: memoryview, tag: int) -> int:
+    """Return the value of a tag, which is a whole number, in data that begin as a TIFF does; -1 if there is none."""
+    order = "<" if len(data) and data[0] == 0x49 else ">"
     with suppress(struct.error):  # damaged, which is no reason to forget the other traits
-        _, offset = entry.unpack_from(exif, 2)
-        for at in range(offset + 2, offset + 2 + 12 * (entry.unpack_from(exif, offset)[0]), 12):
-            tag, _ = entry.unpack_from(exif, at)
-            if tag == 274:
-                return bool(2 <= entry.unpack_from(exif, at + 8)[0] <= 8)
-    return None
+        (offset,) = struct.unpack_from(f"{order}I", data, 4)
+        (count,) = struct.unpack_from(f"{order}H", data, offset)
+        for at in range(offset + 2, offset + 2 + 12 * count, 12):
+            found, kind = struct.unpack_from(f"{order}HH", data, at)
+            if found == tag:
+                form = {3: "H", 4: "I"}.get(kind)
+                return 0 if form is None else int(struct.unpack_from(f"{order}{form}", data, at + 8)[0])
+    return -1
 
 
 def _tags(data: memoryview) -> dict[int, tuple[int, ...]]:
@@ -242,25 +162,19 @@ def _tags(data: memoryview) -> dict[int, tuple[int, ...]]:
 
 def _tiff(data: memoryview) -> Iterator[str]:
     # Pillow turns a TIFF by its orientation whenever it loads one, so that is no difference to tell.
-    tags = _tags(data)
-    bits, (colours,), (samples,) = tags.get(258, (1,)), tags.get(262, (1,))[:1], tags.get(277, (1,))[:1]
-    if tags.get(339, (1,))[0] == 3:
-        yield FLOATS
-    elif 8 < max(bits) <= 16:
+    tags = {} if data[2] + data[3] == _BIG_TIFF else _tags(data)
+    bits, colours, samples = set(tags.get(258, (1,))), tags.get(262, (0,))[0], tags.get(277, (1,))[0]
+    usual = {0: 1, 1: 1, 2: 3, 3: 1}.get(colours)
+    plain = tags.get(339, (1,))[0] == 1 and tags.get(259, (1,))[0] in _TIFF_PACKED and samples == usual
+    if not tags or not plain or bits not in ({1}, {8}, {16}) or (bits == {16} and colours in (0, 3)):
+        yield from _by_pillow(data)
+        return
+    if bits == {16}:
         yield BITS_16
-    elif max(bits) == 32:
-        yield BITS_32
     if tags[0][0]:
         yield FRAMES
-    if colours == 5:
-        yield CMYK
-    elif colours == 3:
-        yield PALETTE
-    elif colours in (0, 1):
-        yield GREY
-    usual = {5: 4, 2: 3, 6: 3}.get(colours, 1)
-    if samples > usual and tags.get(338, (0,))[0] in (1, 2):
-        yield ALPHA
+    if colours != _RGB_TIFF:
+        yield PALETTE if colours == _PALETTE_TIFF else GREY
 
 
 def _png(data: memoryview) -> Iterator[str]:
@@ -273,20 +187,45 @@ def _png(data: memoryview) -> Iterator[str]:
         yield PALETTE
     if colours in (4, 6):
         yield ALPHA
-    at, end, seen = 33, len(data) - 12, set[bytes]()
+    at, end, frames, before, exif, profile, by_xmp = 33, len(data) - 12, 0, True, b"", b"", False
     while at <= end:
         size, name = _CHUNK.unpack_from(data, at)
+        content = data[at + 8 : at + 8 + size]
         if name == b"tRNS":
-            yield ALPHA
-        elif name == b"acTL" and int.from_bytes(data[at + 8 : at + 12]) > 1:
-            yield FRAMES
-        elif name not in seen and (
-            (name == b"eXIf" and _turns(data[at + 8 : at + 8 + size]))
-            or (name == b"iTXt" and _XMP.search(data[at + 8 : at + 8 + size]))
-        ):
-            seen |= {b"eXIf", b"iTXt"}
-            yield TURNED
+            yield ALPHA_LOST if bits == 16 else ALPHA
+        elif name == b"acTL":
+            frames += int.from_bytes(content[:4])
+        elif name == b"fcTL":
+            before = False
+        elif name == b"IDAT":
+            frames += before and frames > 0  # an animation without the image that other programs show
+            before = False
+        elif name == b"eXIf":
+            exif = bytes(content)
+        elif name in (b"tEXt", b"zTXt", b"iTXt"):
+            keyword, text = _text(name, bytes(content))
+            if keyword == PROFILE:
+                profile = bytes.fromhex("".join(text.decode("latin-1").split("\n")[3:]))
+            elif keyword == b"XML:com.adobe.xmp":
+                by_xmp = _turned_by_xmp(text)
         at += 12 + size
+    if frames > 1:
+        yield FRAMES
+    if _turned(memoryview((exif or profile).removeprefix(b"Exif\0\0")), by_xmp=by_xmp):
+        yield TURNED
+
+
+def _text(name: bytes, content: bytes) -> tuple[bytes, bytes]:
+    """Return keyword and text of a chunk of a PNG."""
+    keyword, _, text = content.partition(b"\0")
+    packed = name == b"zTXt"
+    if name == b"iTXt":
+        packed, (_, _, text) = text[:1] == b"\1", text[2:].split(b"\0", 2)
+    elif packed:
+        text = text[1:]
+    with suppress(zlib.error):
+        return keyword, zlib.decompressobj().decompress(text, _TEXT_BYTES) if packed else text
+    return keyword, b""
 
 
 def _webp(data: memoryview) -> Iterator[str]:
@@ -298,16 +237,20 @@ def _webp(data: memoryview) -> Iterator[str]:
     flags = data[20]
     if flags & 0x10:
         yield ALPHA
-    at, frames = 12, 0
+    at, frames, exif, by_xmp = 12, 0, b"", False
     while flags & 0x0E and at + 8 <= len(data):
         (name,), (size,) = struct.unpack_from("4s", data, at), struct.unpack_from("<I", data, at + 4)
         content = data[at + 8 : at + 8 + size]
-        if name == b"EXIF" and _turns(content[6:] if bytes(content[:6]) == b"Exif\0\0" else content):
-            yield TURNED
+        if name == b"EXIF":
+            exif = bytes(content).removeprefix(b"Exif\0\0")
+        elif name == b"XMP ":
+            by_xmp = _turned_by_xmp(content)
         frames += name == b"ANMF"
         at += 8 + size + size % 2
     if frames > 1:
         yield FRAMES
+    if _turned(memoryview(exif), by_xmp=by_xmp):
+        yield TURNED
 
 
 def _gif(data: memoryview) -> Iterator[str]:
@@ -334,11 +277,13 @@ def _gif(data: memoryview) -> Iterator[str]:
 
 
 def _avif(data: memoryview) -> Iterator[str]:
-    head = bytes(data[:_BOXES_BYTES])
+    meta = int.from_bytes(data[:4])  # the box that follows the first one
+    head = bytes(data[: max(_BOXES_BYTES, meta + int.from_bytes(data[meta : meta + 4]))])
     if b"auxid:1\0" in head or b":alpha" in head:
         yield ALPHA
     angle, mirror = head.find(b"irot"), head.find(b"imir")
-    if (angle > 0 and head[angle + 4] & 3) or mirror > 0:
+    turned = (angle > 0 and head[angle + 4] & 3) or mirror > 0
+    if turned or (b"application/rdf+xml" in head and b"Exif" not in head and _turned_by_xmp(data)):
         yield TURNED
     config = head.find(b"av1C")
     if config > 0 and head[config + 6] & 0x40:  # high_bitdepth
@@ -348,20 +293,83 @@ def _avif(data: memoryview) -> Iterator[str]:
 
 
 def _jp2(data: memoryview) -> Iterator[str]:
-    at = bytes(data[:_BOXES_BYTES]).find(b"ihdr")
-    channels, bits = int.from_bytes(data[at + 12 : at + 14]), data[at + 14]
-    if at > 0 and bits != 0xFF and (bits & 0x7F) >= 8:
+    bits, _ = jp2_bits(data)
+    if bits > 8:
         yield BITS_16
-    if at > 0 and channels == 1:
-        yield GREY
+    yield from (trait for trait in _by_pillow(data) if trait != BITS_16)
+
+
+def jp2_bits(data: Buffer) -> tuple[int, bool]:
+    """Return the bits of a channel of a JPEG 2000 file, and whether its values have signs; 0 if its head is damaged."""
+    head = bytes(data[:_BOXES_BYTES])
+    at = head.find(b"\xff\x4f\xff\x51")  # the size of the image, at the begin of the codes
+    box = head.find(b"ihdr")
+    place = at + 42 if at >= 0 else box + 14 if box >= 0 else -1
+    if place < 0 or place >= len(head):
+        return 0, False
+    return (head[place] & 0x7F) + 1, head[place] > 0x7F
+
+
+def _bmp(data: memoryview) -> Iterator[str]:
+    size = int.from_bytes(data[14:18], "little")
+    old = size == 12  # of OS/2
+    bits = int.from_bytes(data[24:26] if old else data[28:30], "little")
+    if bits <= 8:
+        stated, entry = 0 if old else int.from_bytes(data[46:50], "little"), 3 if old else 4
+        count = min(stated or 1 << bits, 1 << 16)
+        colours = bytes(data[14 + size : 14 + size + entry * count])
+        greys = (0, 255) if count == 2 else range(count)  # as Pillow looks whether a palette is one of greys
+        grey = all(colours[entry * n : entry * n + 3] == bytes((v, v, v)) for n, v in enumerate(greys) if v < 256)
+        yield GREY if grey else PALETTE
+    elif bits == 32 and size >= 56 and data[30] == 3 and any(data[66:70] or not any(data[54:66])):
+        yield ALPHA
 
 
 def _pnm(data: memoryview) -> Iterator[str]:
     head = _PNM.match(bytes(data[:HEAD_BYTES]))
     if head is not None and int(head[1]) > 255:
         yield BITS_16
-    if data[1] == 0x35:
+    if data[1] in b"25":
         yield GREY
+
+
+def _by_pillow(data: memoryview) -> Iterator[str]:
+    """Yield the traits that Pillow tells when it opens a file of a kind that seldom occurs, and reads its head only."""
+    if _PNM.match(bytes(data[:HEAD_BYTES])):
+        yield from _pnm(data)
+        return
+    kind = kind_of(data[:HEAD_BYTES])
+    try:
+        with pillow_errors(), open_image(data) as image:
+            mode, bands, frames = image.mode, len(image.getbands()), getattr(image, "n_frames", 1)
+            deep = _DEEP_FORM.search(raw_form(image)) or any(tile[0] == "SGI16" for tile in image.tile)
+            clear = "transparency" in image.info
+            turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) in range(2, 9)
+            channels = getattr(image, "tag_v2", {}).get(277, 1)
+    except ValueError:
+        if kind is not None and kind.startswith("image"):
+            yield UNOPENED
+        return
+    found = {
+        TURNED: turned,
+        BITS_16: mode.startswith("I;16") or (bool(deep) and mode not in ("I", "F")),
+        BITS_32: mode == "I",
+        FLOATS: mode == "F",
+        FRAMES: frames > 1,
+        CMYK: mode == "CMYK",
+        ALPHA: mode in ("RGBA", "LA", "La", "PA") or clear,
+        CHANNELS_LOST: channels > bands,
+        PALETTE: mode in ("P", "PA"),
+        GREY: mode in ("1", "L", "LA", "La", "I", "F") or mode.startswith("I;16"),
+    }
+    yield from (trait for trait, has in found.items() if has)
+
+
+def raw_form(image: Image.Image) -> str:
+    """Return the form of an image's raw values, by Pillow's name; empty if it has several."""
+    tiles: list[Any] = getattr(image, "tile", [])
+    forms = {args if isinstance(args, str) else args[0] for args in (tile[3] for tile in tiles) if args}
+    return str(forms.pop()) if len(forms) == 1 else ""
 
 
 _READERS: Final[dict[str, Callable[[memoryview], Iterator[str]]]] = {
@@ -372,5 +380,6 @@ _READERS: Final[dict[str, Callable[[memoryview], Iterator[str]]]] = {
     "image/gif": _gif,
     "image/avif": _avif,
     "image/jp2": _jp2,
+    "image/bmp": _bmp,
     "image/pnm": _pnm,
 }

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from brand.formats import heads
 from brand.formats.audiostreams import is_joined
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema, natural
-from brand.formats.heads import plain_kinds, traits_of
+from brand.formats.heads import traits_of
+from brand.formats.manyheads import plain_kinds
 from brand.formats.record import Records, elements, fixed_columns, payloads
 from brand.printable import printable
 
@@ -81,7 +82,8 @@ Counts = dict[tuple[str, str], tuple[int, int, str]]
 
 UNKNOWN_DURATIONS: Final = "unknown_durations"
 JOINED: Final = "joined_audio"
-COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, JOINED)
+EMPTY: Final = "empty_audio"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED)
 """The facts that `look` counts. They follow from the chunks."""
 
 
@@ -123,9 +125,11 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
                 count, first = found.get((name, trait), (0, at))
                 found[name, trait] = count + more, at if indices[at] < indices[first] else first
     if audio := _measured(schema):
-        unknown = np.flatnonzero(np.isnan(fixed_columns(schema, records)["duration"]))
-        if len(unknown):
-            found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
+        durations = fixed_columns(schema, records)["duration"]
+        for trait, such in ((UNKNOWN_DURATIONS, np.isnan(durations)), (EMPTY, durations == 0)):
+            if such.any():
+                numbers = np.flatnonzero(such)
+                found[audio, trait] = len(numbers), int(numbers[indices[numbers].argmin()])
         joined = [n for n, data in enumerate(payloads(schema, records, audio).pieces()) if is_joined(data)]
         if joined:
             found[audio, JOINED] = len(joined), min(joined, key=lambda n: int(indices[n]))
@@ -172,21 +176,38 @@ _TEMPLATES: Final = {
     heads.FRAMES: "{count} image[s] [has|have] several frames: the first is decoded, frame= chooses another",
     heads.CMYK: "{count} image[s] [is|are] CMYK and become[s|] RGB: mode='unchanged' keeps [it|them]",
     heads.ALPHA: "{count} image[s] [has|have] transparency: mode='RGBA' keeps it",
+    heads.ALPHA_LOST: "{count} image[s] of 16 bits [has|have] a transparent colour: no mode keeps it",
+    heads.CHANNELS_LOST: "{count} image[s] [has|have] more channels than Pillow decodes: no mode keeps them",
+    heads.UNOPENED: "{count} image[s] [is|are] in a form that Pillow does not open: --validate --on-error skip leaves"
+    " [it|them] out",
     heads.PALETTE: "{count} image[s] [has|have] a palette: mode='unchanged' keeps [its|their] indices, as masks need",
     UNKNOWN_DURATIONS: "{count} audio file[s] [does|do] not decode to [its|their] end, and [has|have] the duration nan:"
     " --on-error skip leaves such files out",
+    EMPTY: "{count} audio file[s] [has|have] no samples, and [has|have] the duration 0: `subset=` leaves [it|them] out"
+    " of training",
     JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
     " after the first",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
 
+_STAYS: Final = (
+    heads.TURNED,
+    heads.FRAMES,
+    heads.BITS_LOST,
+    heads.ALPHA_LOST,
+    heads.CHANNELS_LOST,
+    heads.UNOPENED,
+)
+"""Traits that the mode "unchanged" does not change."""
+
+
 def _template(trait: str, decode: DecodeDefault | None) -> str:
-    if trait in (UNKNOWN_DURATIONS, JOINED):
+    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED):
         return _TEMPLATES[trait]
     if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"
-    if decode is not None and decode.mode == "unchanged" and trait not in (heads.TURNED, heads.FRAMES, heads.BITS_LOST):
+    if decode is not None and decode.mode == "unchanged" and trait not in _STAYS:
         return _TEMPLATES[trait].partition(":")[0] + ", and decode[s|] unchanged"
     return _TEMPLATES[trait]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.heads import BITS_16, traits_of
+from brand.formats.heads import BITS_16, CHANNELS_LOST, jp2_bits, raw_form, traits_of
 from brand.formats.media import open_image, pillow_errors
 from brand.formats.values import Buffer
 
@@ -87,7 +87,7 @@ def open_frame(data: Buffer, frame: int) -> Any:
             raise ValueError(f"it has {count} frames, counted from 0, and frame {frame} is asked for")
         image.seek(frame)
     if image.format == "TIFF" and sys.byteorder == "little" and image.tile and image.tile[0][0] == "libtiff":
-        form = _raw_form(image)
+        form = raw_form(image)
         _set_raw_form(image, _NATIVE.get(form, form))
     return image
 
@@ -125,6 +125,8 @@ def in_mode(image: Image.Image, mode: str) -> Image.Image:
     """
     if image.mode in _DEEP:
         _tell_clipped(image)
+    if image.mode == "La":  # of which Pillow makes nothing else
+        image = image.convert("LA")
     if mode == "RGBA":
         return image.convert("RGBA")
     if image.mode == "P" and "transparency" in image.info:
@@ -148,8 +150,13 @@ def unchanged(data: Buffer, frame: int, *, turn: bool, resize: Callable[[Image.I
             made = made if method is None else [each.transpose(method) for each in made]
             arrays = [np.array(resize(each)) for each in made]
             return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
-        if BITS_16 in traits_of(data) and image.mode not in _DEEP:
+        traits = traits_of(data)
+        if BITS_16 in traits and image.mode not in _DEEP:
             raise ValueError(f"its values of 16 bits are in a form ({image.format}) that Pillow reduces to 8 bits")
+        if CHANNELS_LOST in traits:
+            raise ValueError(
+                f"it has more than the {len(image.getbands())} channels that Pillow decodes: pack such images as arrays"
+            )
         other = _other_dtype(image)
         values = np.array(resize(upright(image) if turn else image))
     return values.astype(values.dtype.newbyteorder("="), copy=False) if other is None else values.view(other)
@@ -160,7 +167,12 @@ def _deep_channels(image: Image.Image, data: Buffer, frame: int) -> list[Pixels]
 
     Pillow holds 8 bits of such a value. So it is decoded twice, for the high and for the low bytes.
     """
-    form = _raw_form(image)
+    form = raw_form(image)
+    if image.format == "JPEG2000" and image.mode == "I;16":
+        bits, signed = jp2_bits(data)
+        if signed or bits > 16:
+            raise ValueError(f"its values of {bits} bits are in a form (JPEG2000) that Pillow changes")
+        return [np.asarray(image) >> (16 - bits)]
     if form == "LA;16B":  # read as four bytes a pixel
         with _again(data, frame, "RGBA") as four:
             pairs = np.ascontiguousarray(np.asarray(four)).view(">u2").astype(np.uint16)
@@ -171,13 +183,6 @@ def _deep_channels(image: Image.Image, data: Buffer, frame: int) -> list[Pixels]
         lows = np.asarray(low).astype(np.uint16)
     values: Pixels = np.asarray(image).astype(np.uint16) << 8 | lows
     return [np.ascontiguousarray(values[..., channel]) for channel in range(values.shape[2])]
-
-
-def _raw_form(image: Image.Image) -> str:
-    """Return the form of an image's raw values, by Pillow's name; empty if it has several."""
-    tiles: list[Any] = getattr(image, "tile", [])
-    forms = {args if isinstance(args, str) else args[0] for args in (tile[3] for tile in tiles) if args}
-    return str(forms.pop()) if len(forms) == 1 else ""
 
 
 def _again(data: Buffer, frame: int, form: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from brand import BrandDataset, LengthBatchSampler
+from brand import BrandDataset, BrandSampler, LengthBatchSampler
 from brand.chunker import convert_audio
 from brand.errors import SourceError, UsageError
 from brand.storage.maintenance.verify import verify
 from tests.formats.test_audio import WHOLE
-from tests.support import options, tree_digest
+from tests.support import brand, options, tree_digest
 from tests.tools.audiofiles import by_ffmpeg, tone
 
 RATE = 8000
@@ -47,8 +48,10 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "clips.brand"
     report = convert_audio(folder, target, options())
     says = "1 audio file does not decode to its end, and has the duration nan: --on-error skip leaves such files out"
+    empty = "1 audio file has no samples, and has the duration 0: `subset=` leaves it out of training"
     assert [(fact.what, fact.example, fact.text) for fact in report.noticed] == [
-        ("unknown_durations", "one/7.flac", says)
+        ("unknown_durations", "one/7.flac", says),
+        ("empty_audio", "one/2.wav", empty),
     ]
     data = BrandDataset(target)
     assert list(data.schema) == ["audio", "label", "duration", "key"]
@@ -60,6 +63,7 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     seconds = data.column("duration")
     plan = LengthBatchSampler(data, "duration", batch_size=2, subset=seconds >= 0)
     assert len(plan) == 3
+    assert len(BrandSampler(data, subset=seconds > 0, num_replicas=1, rank=0)) == 5
 
 
 def test_processes_do_not_change_it(folder: Path, tmp_path: Path) -> None:
@@ -163,3 +167,18 @@ def test_joined_files_are_counted(tmp_path: Path) -> None:
             "2 audio files consist of several recordings: all are decoded, where some decoders stop after the first",
         )
     }
+
+
+def test_facts_about_audio_are_printed_and_listed(folder: Path, tmp_path: Path) -> None:
+    """By `convert` and `info`, as text and with --json."""
+    (folder / "one" / "8.ogg").write_bytes(clip(0.5, "OGG") * 2)
+    printed = brand("convert", "audio", folder, tmp_path / "set").out
+    listed = json.loads(brand("convert", "audio", folder, tmp_path / "two", "--json").out)["noticed"]
+    assert listed == json.loads(brand("info", tmp_path / "set", "--json").out)["noticed"]
+    assert {fact["what"]: (fact["count"], fact["example"]) for fact in listed} == {
+        "unknown_durations": (1, "one/7.flac"),
+        "empty_audio": (1, "one/2.wav"),
+        "joined_audio": (1, "one/8.ogg"),
+    }
+    told = brand("info", tmp_path / "set").out
+    assert all(fact["text"] in printed and fact["text"] in told for fact in listed)

@@ -21,6 +21,7 @@ from tests.tools.audiofiles import (
     id3,
     mp3,
     piped_flac,
+    stating,
     tone,
     unfinished_wav,
     varying_mp3,
@@ -29,6 +30,7 @@ from tests.tools.audiofiles import (
 )
 
 WAV, FLAC, OGG = written(tone(4), "WAV"), written(tone(4), "FLAC"), written(tone(4), "OGG")
+RF64 = written(tone(4), "RF64")
 OPUS = [written(tone(seconds, 48_000), "OGG", "OPUS", 48_000) for seconds in (1.5, 2.5, 1)]
 MP3 = mp3(4, bitrate_mode="VARIABLE")
 FRAME_S = 576 / RATE
@@ -42,6 +44,8 @@ WHOLE = {
     "wav, size 0 in a RIFF of its head": (unfinished_wav(WAV, 36), 4.0),
     "wav, empty, with a tag": (written(tone(0), "WAV")[:4] + b"\x38\0\0\0" + written(tone(0), "WAV")[8:44]
                                + b"LIST\x0c\0\0\0INFOISFT\0\0\0\0", 0.0),
+    "wav, size 0 in a RIFF of its size": (WAV[:40] + bytes(4) + WAV[44:], 4.0),
+    "rf64, piped": (RF64[:20] + bytes(24) + RF64[44:], 4.0),
     "wav, GSM": (written(tone(4, 8000), "WAV", "GSM610", 8000), 4.0),
     "wav, ADPCM": (written(tone(4), "WAV", "IMA_ADPCM"), 4.0),
     "wav, with junk behind": (WAV + b"junk" * 100, 4.0),
@@ -51,6 +55,8 @@ WHOLE = {
     "flac, with a tag before": (id3(3000) + FLAC, 4.0),
     "flac, with a tag behind": (FLAC + b"TAG" + bytes(125), 4.0),
     "flac, piped": (piped_flac(FLAC), 4.0),
+    "flac, piped, with a tag before": (id3(300) + piped_flac(FLAC), 4.0),
+    "ogg, with a tag before": (id3(300) + OGG, 4.0),
     "flac, piped, 24 bits, stereo": (piped_flac(written(tone(4, 48_000, 2), "FLAC", "PCM_24", 48_000)), 4.0),
     "flac, piped, of one frame": (piped_flac(written(tone(0.1), "FLAC")), 0.1),
     "ogg": (OGG, 4.0),
@@ -148,12 +154,14 @@ FFMPEG_KINDS = {
     "aac": ("adts", "aac", RATE),
     "alac": ("ipod", "alac", RATE),
     "wavpack": ("wv", "wavpack", RATE),
+    "flac in ogg": ("ogg", "flac", RATE),
 }
 HEADS = {
     "m4a": b"\0\0\0\x1cftypM4A \0\0\2\0",
     "webm": b"\x1aE\xdf\xa3\x9fB\x86\x81",
     "aac": b"\xff\xf1P@\x02\x7f\xfc",
     "speex": b"OggS" + bytes(24) + b"Speex   1.2",
+    "flac in ogg": b"OggS" + bytes(24) + b"\x7fFLAC\1\0",
 }
 
 
@@ -179,6 +187,20 @@ def test_without_ffmpeg_such_files_name_the_package(name: str, monkeypatch: pyte
     for read in (decode_audio, duration):
         with pytest.raises(MissingExtraError, match=r"pip install 'brand-data\[av\]'"):
             read(data)
+
+
+@pytest.mark.parametrize("kind", [("ogg", "flac"), ("webm", "libopus"), ("matroska", "flac")])
+def test_a_cut_file_for_ffmpeg_is_refused(kind: tuple[str, str]) -> None:
+    """Never a part of it: its head states the length of the whole. Joined files are longer than that."""
+    pytest.importorskip("av")
+    data = by_ffmpeg(tone(4, 48_000), *kind, 48_000)
+    data = stating(data, 4 * 48_000) if kind[0] == "ogg" else data
+    assert duration(data) == pytest.approx(4, abs=0.05)
+    for read in (decode_audio, duration):
+        with pytest.raises(ValueError, match=r"it ends .* s before the end that its head states"):
+            read(data[: len(data) * 6 // 10])
+    if kind[0] == "ogg":
+        assert duration(data + data) == pytest.approx(8, abs=0.05)
 
 
 @pytest.mark.parametrize("name", HEADS)

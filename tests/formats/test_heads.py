@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, PngImagePlugin
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from brand.formats import heads
-from brand.formats.heads import plain_kinds, traits_of
+from brand.formats.heads import traits_of
+from brand.formats.manyheads import plain_kinds
 from brand.formats.record import Records
+from tests.tools.imagefiles import SELDOM
 
 RGB = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 20, 3), dtype=np.uint8))
 DEEP = Image.fromarray(np.arange(800, dtype=np.uint16).reshape(40, 20) * 80)
@@ -121,6 +123,23 @@ def test_pillow_says_the_same(name: str) -> None:
         assert (heads.ALPHA in traits) == (image.mode in ("RGBA", "LA") or "transparency" in image.info)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SELDOM)
+def test_seldom_files_tell_their_traits(name: str) -> None:
+    """Alone, and among many; Pillow opens, turns and counts frames as the traits say."""
+    file = SELDOM[name]
+    assert set(traits_of(file.data)) == file.traits
+    kinds = plain_kinds(Records.of([CASES["plain jpeg"][0], CASES["plain png"][0], file.data] * 8))
+    assert kinds[2] == 0 or (kinds[2] in kinds[:2]) == (not file.traits)
+    if heads.UNOPENED in file.traits:
+        with pytest.raises(UnidentifiedImageError):
+            Image.open(io.BytesIO(file.data))
+        return
+    with Image.open(io.BytesIO(file.data)) as image:
+        assert (heads.TURNED in file.traits) == (image.getexif().get(274, 1) in range(2, 9))
+        assert (heads.FRAMES in file.traits) == (getattr(image, "n_frames", 1) > 1)
+
+
 @given(st.sampled_from(sorted(CASES)), st.data())
 def test_damage_raises_nothing(name: str, data: st.DataObject) -> None:
     """A cut file, or one with a wrong byte, has some traits or none."""
@@ -186,5 +205,8 @@ def test_exif_of_many_jpegs_is_read_together(order: str) -> None:
     cases = [none, upright, turned, none + turned, upright + turned, turned + upright, app1((274, 9)), app1()]
     files = [b"\xff\xd8" + case + frame for case in (*cases, xmp, app1((274, 6), offset=9), turned[:-8])]
     kinds = plain_kinds(Records.of(files * 8))[: len(files)]
-    assert (kinds > 0).tolist() == [True] * 7 + [False] * 4
-    assert (kinds[:7] >= 256).tolist() == [heads.TURNED in traits_of(file) for file in files[:7]]
+    plain = kinds > 0
+    assert plain.tolist() == [True, True, True, False, True, True, True] + [False] * 4
+    said = [heads.TURNED in traits_of(file) for file in files]
+    assert (kinds[plain] >= 256).tolist() == [turned for turned, one in zip(said, plain, strict=True) if one]
+    assert said[:7] == [Image.open(io.BytesIO(file)).getexif().get(274, 1) in range(2, 9) for file in files[:7]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from brand.formats import heads
 from brand.formats.heads import traits_of
 from brand.formats.pixels import Clipped, clipped, decode_image
 from tests.formats.test_heads import CASES, DEEP, RGB, SEE_THROUGH, saved
+from tests.tools.imagefiles import SELDOM, png, tiff
 
 UNCHANGED = DecodeImage(mode="unchanged")
 RANDOM = np.random.default_rng(3)
@@ -34,51 +33,6 @@ def mask_file(form: str = "PNG", **options: Any) -> bytes:
     image.putdata(CLASSES.ravel().tolist())
     image.putpalette([value for k in range(256) for value in (k * 37 % 256, k * 91 % 256, k * 53 % 256)])
     return saved(image, form, **options)
-
-
-def deep_png(values: np.ndarray[Any, Any]) -> bytes:
-    """A PNG of 16 bits in 1 to 4 channels, which Pillow does not write."""
-    height, width, channels = values.shape
-    rows = b"".join(b"\0" + values[y].astype(">u2").tobytes() for y in range(height))
-    head = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )
-
-
-def tiff(values: np.ndarray[Any, Any], *, order: str = "<", deflated: bool = False, orientation: int = 1) -> bytes:
-    """A TIFF of one strip, of any dtype and number of channels."""
-    height, width, channels = values.shape
-    data = values.astype(values.dtype.newbyteorder(order)).tobytes()
-    data = zlib.compress(data) if deflated else data
-    kind = {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
-    bits = struct.pack(f"{order}{channels}H", *[8 * values.dtype.itemsize] * channels)
-    colours = 1 if channels == 1 else 2
-    tags = [
-        (256, 4, 1, width),
-        (257, 4, 1, height),
-        (258, 3, channels, 8),
-        (259, 3, 1, 8 if deflated else 1),
-        (262, 3, 1, colours),
-        (273, 4, 1, 8 + len(bits)),
-        (274, 3, 1, orientation),
-        (277, 3, 1, channels),
-        (278, 4, 1, height),
-        (279, 4, 1, len(data)),
-        (339, 3, 1, kind),
-    ]
-    if channels == 1:
-        tags[2] = (258, 3, 1, 8 * values.dtype.itemsize)
-    entries = b"".join(
-        struct.pack(f"{order}HHI", tag, form, count)
-        + (struct.pack(f"{order}HH", value, 0) if form == 3 and count == 1 else struct.pack(f"{order}I", value))
-        for tag, form, count, value in tags
-    )
-    start = 8 + len(bits) + len(data)
-    magic = b"II*\0" if order == "<" else b"MM\0*"
-    folder = struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
-    return magic + struct.pack(f"{order}I", start) + bits + data + folder
 
 
 def opened(data: bytes) -> Image.Image:
@@ -118,7 +72,7 @@ def test_other_modes_are_those_of_pillow(name: str, mode: Any) -> None:
 def test_a_png_of_16_bits_keeps_them(channels: int) -> None:
     """In one channel and in several, of which Pillow keeps 8."""
     values = RANDOM.integers(0, 1 << 16, (9, 7, channels), dtype=np.uint16)
-    found = UNCHANGED(deep_png(values))
+    found = UNCHANGED(png(values))
     assert found.dtype == np.uint16
     assert np.array_equal(found, values[..., 0] if channels == 1 else values)
 
@@ -160,12 +114,9 @@ def test_a_pnm_keeps_its_values(channels: int, most: int) -> None:
 def test_deep_images_are_turned_and_resized(orientation: int) -> None:
     """Channel by channel, as Pillow turns and resizes one."""
     values = RANDOM.integers(0, 1 << 16, (9, 7, 3), dtype=np.uint16)
-    plain = deep_png(values)
     exif = Image.Exif()
     exif[274] = orientation
-    content = exif.tobytes().removeprefix(b"Exif\0\0")
-    chunk = struct.pack(">I", len(content)) + b"eXIf" + content + struct.pack(">I", zlib.crc32(b"eXIf" + content))
-    data = plain[:33] + chunk + plain[33:]
+    data = png(values, (b"eXIf", exif.tobytes().removeprefix(b"Exif\0\0")))
     methods = [None, None, 0, 3, 1, 5, 4, 6, 2]
     for how in (DecodeImage(mode="unchanged", upright=True), DecodeMask(size=(5, 4), upright=True)):
         expected = []
@@ -274,6 +225,25 @@ def test_a_file_of_one_frame_has_no_other(form: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SELDOM)
+def test_seldom_files_keep_their_values_or_are_refused(name: str) -> None:
+    """The values that were written, else those of Pillow; a form that Pillow does not keep is an error."""
+    file = SELDOM[name]
+    if {heads.UNOPENED, heads.CHANNELS_LOST} & file.traits or file.refused:
+        with pytest.raises(ValueError, match=file.refused or "the image format is unknown|more than the . channels"):
+            UNCHANGED(file.data)
+    else:
+        found = UNCHANGED(file.data)
+        assert np.array_equal(found, np.asarray(opened(file.data)) if file.values is None else file.values)
+    if heads.UNOPENED in file.traits:
+        return
+    image = opened(file.data)
+    image = image.convert("LA") if image.mode == "La" else image
+    assert np.abs(DecodeImage()(file.data).astype(int) - np.asarray(image.convert("RGB"))).max() <= 1
+    assert np.array_equal(DecodeImage(mode="RGBA")(file.data), image.convert("RGBA"))
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_damaged_exif_turns_nothing() -> None:
     """The pixels are good."""
     data = saved(RGB, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
@@ -288,7 +258,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEEP_FILES = {
-    "png of 16 bits": deep_png(RANDOM.integers(0, 1 << 16, (9, 7, 1), dtype=np.uint16)),
+    "png of 16 bits": png(RANDOM.integers(0, 1 << 16, (9, 7, 1), dtype=np.uint16)),
     "tiff of int32": tiff(RANDOM.integers(-9, 1 << 20, (9, 7, 1), dtype=np.int32)),
     "tiff of floats": tiff(RANDOM.random((9, 7, 1), dtype=np.float32)),
     "tiff of large floats": tiff(RANDOM.random((9, 7, 1), dtype=np.float32) * 1000),
@@ -312,7 +282,7 @@ def test_the_first_clipped_image_is_told(name: str, caplog: pytest.LogCaptureFix
 @pytest.mark.usefixtures("untold")
 def test_values_that_fit_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
     """Nor is a loss of nothing."""
-    data = deep_png(RANDOM.integers(0, 256, (9, 7, 1), dtype=np.uint16))
+    data = png(RANDOM.integers(0, 256, (9, 7, 1), dtype=np.uint16))
     with caplog.at_level(logging.WARNING, "brand"):
         assert np.array_equal(DecodeImage(mode="L")(data), UNCHANGED(data)[:, :, None])
     assert not caplog.records

@@ -66,6 +66,21 @@ def piped_flac(data: bytes) -> bytes:
     return bytes(head) + data[42:]
 
 
+def stating(data: bytes, frames: int) -> bytes:
+    """A file of FLAC in Ogg whose head states the number of frames, as the program `flac` writes it."""
+    size = 28 + data[27]
+    page = bytearray(data[:size])
+    page[59:63] = struct.pack(">I", frames)
+    page[22:26] = bytes(4)
+    checksum = 0
+    for byte in page:
+        checksum ^= byte << 24
+        for _ in range(8):
+            checksum = (checksum << 1 ^ (0x04C11DB7 if checksum >> 31 else 0)) & 0xFFFFFFFF
+    page[22:26] = struct.pack("<I", checksum)
+    return bytes(page) + data[size:]
+
+
 def unfinished_wav(data: bytes, riff: int = 0) -> bytes:
     """A WAV file whose writer was stopped before it wrote the sizes."""
     return data[:4] + struct.pack("<I", riff) + data[8:40] + bytes(4) + data[44:]

@@ -34,8 +34,9 @@ from brand.storage.maintenance.reindex import reindex
 from brand.storage.maintenance.unpack import unpack
 from tests import support
 from tests.formats.test_heads import RGB, saved
-from tests.formats.test_pixels import CLASSES, deep_png, mask_file
+from tests.formats.test_pixels import CLASSES, mask_file
 from tests.support import LIMIT_S
+from tests.tools.imagefiles import png
 from tests.torch.support import served
 
 TURNED = [saved(ImageChops.offset(RGB, number), "JPEG", 1 + number % 8) for number in range(16)]
@@ -228,7 +229,7 @@ DEEP = [np.random.default_rng(k).integers(0, 1 << 16, (9, 7, 1 + 2 * (k % 2)), d
 def test_values_of_16_bits_arrive_by_each_route(route: str, channels: int, tmp_path: Path) -> None:
     """Also those that the data server decodes."""
     deep = [values for values in DEEP if values.shape[2] == channels]
-    brand.pack(({"image": deep_png(values)} for values in deep), tmp_path / "set", {"image": "image"})
+    brand.pack(({"image": png(values)} for values in deep), tmp_path / "set", {"image": "image"})
     found = by_route(tmp_path / "set", route, decode={"image": DecodeImage(mode="unchanged")})
     for index, values in enumerate(deep):
         pixels = np.asarray(found[index])
@@ -243,7 +244,7 @@ def test_the_first_clipped_fetch_is_told(
     """Once, whoever decodes, and with the option that keeps the values."""
     for name, value in vars(Clipped()).items():
         monkeypatch.setattr(clipped, name, value)
-    brand.pack(({"image": deep_png(values)} for values in DEEP[::2]), tmp_path / "set", {"image": "image"})
+    brand.pack(({"image": png(values)} for values in DEEP[::2]), tmp_path / "set", {"image": "image"})
     with caplog.at_level(logging.WARNING, "brand"):
         by_route(tmp_path / "set", route, decode={"image": DecodeImage(size=(9, 7))})
     told = [record for record in caplog.records if "keeps its values" in record.getMessage()]
