@@ -215,7 +215,7 @@ class UnreachableError(ServerError):
 
 
 class NoThreadError(BrandError, RuntimeError):
-    """This process can start no thread: the limit of a container or of the user is reached, or its filter refuses it."""
+    """A thread cannot be started: the limit of a container or of the user is reached, or a filter refuses the call."""
 
 
 class EndedError(BrandError, ConnectionResetError):

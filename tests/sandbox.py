@@ -27,8 +27,8 @@ PROCESS_ONE: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child", "--mou
 OTHER_PROC: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child")
 """The command is process 1 of a PID namespace, and /proc shows the numbers of another one."""
 _NUMBERS: Final = {
-    "x86_64": {"memfd_create": 319, "pidfd_open": 434},
-    "aarch64": {"memfd_create": 279, "pidfd_open": 434},
+    "x86_64": {"memfd_create": 319, "pidfd_open": 434, "clone3": 435},
+    "aarch64": {"memfd_create": 279, "pidfd_open": 434, "clone3": 435},
 }
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22

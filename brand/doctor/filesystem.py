@@ -2,7 +2,7 @@
 
 writes      files can be written, flushed (fsync) and renamed; else nothing can be converted to this folder
 locks       flock keeps two writers apart: conversions, appends and caches need it, reading and training do not
-mappings    files can be mapped (mmap); else each process reads the index of a data set into its memory
+mappings    files can be mapped (mmap): conversions need it; else each process reads a data set's index into its memory
 links       files can have two names (link): collections need it
 """
 
@@ -55,9 +55,8 @@ def _abilities(part: str, folder: Path, own: Path) -> Iterator[CheckResult]:
         file.flush()
         os.fsync(file.fileno())
     first.rename(second)
-    yield CheckResult(
-        part, "writes", "ok", f"files can be written and renamed, {size(shutil.disk_usage(folder).free)} free"
-    )
+    free = size(shutil.disk_usage(folder).free)
+    yield CheckResult(part, "writes", "ok", f"files can be written and renamed, {free} free")
     yield check_locks(part, second)
     yield check_mappings(part, second)
     try:
@@ -90,8 +89,11 @@ def check_mappings(part: str, file: Path) -> CheckResult:
     try:
         mmap.mmap(descriptor, 1, prot=mmap.PROT_READ).close()
     except OSError as error:
-        told = f"mmap is refused ({error.strerror}): each process reads the index of a data set into its memory"
-        return CheckResult(part, "mappings", "missing", told)
+        told = (
+            f"mmap is refused ({error.strerror}): nothing can be converted here, and each process reads the index of a "
+        )
+        cure = "convert to another file system, and copy the result"
+        return CheckResult(part, "mappings", "missing", told + "data set here into its memory", cure)
     finally:
         os.close(descriptor)
     return CheckResult(part, "mappings", "ok", "files can be mapped (mmap)")

@@ -162,10 +162,8 @@ def _page_cache() -> CheckResult:
     """Check the page cache with a file in TMPDIR, unless that is memory, whose file system has no RWF_NOWAIT."""
     with suppress(BrandError):
         if mount_of(tempfile.gettempdir()).type in IN_MEMORY:
-            told = (
-                f"not tried, because {tempfile.gettempdir()} is in memory: `brand doctor DST` tries that of a data set"
-            )
-            return CheckResult(_SYSTEM, "page cache", "ok", told)
+            told = f"not tried, because {tempfile.gettempdir()} is in memory"
+            return CheckResult(_SYSTEM, "page cache", "ok", told, "`brand doctor DST` tries that of a data set")
     with tempfile.TemporaryFile() as file:
         file.write(bytes(_BYTES))
         file.flush()
@@ -262,9 +260,7 @@ def judge_processes(limit: int | None, there: int) -> CheckResult:
     result = partial(CheckResult, _LIMITS, "processes")
     if limit is None:
         return result("ok", "no control group limits processes and threads")
-    told = (
-        f"the control group allows {counted(limit, 'process or thread', 'processes and threads')}, {there:,} are there"
-    )
+    told = f"the control group allows {limit:,} processes and threads, and {there:,} are there"
     if limit - there < LEAST_TASKS:
         cure = f"allow at least {there + LEAST_TASKS:,}: docker run --pids-limit, pids.max"
         return result("problem", f"{told}: a training and its data server may need {LEAST_TASKS} more", cure)

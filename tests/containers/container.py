@@ -3,8 +3,9 @@
     unshare --mount --pid --uts --ipc --fork --kill-child python -m tests.containers.container SPEC PLACES COMMAND...
 
 A file system in memory becomes the root: the folders of the system, of Python and of this repository are mounted there
-for reading, `/inside` for writing, and `/etc`, `/dev`, `/tmp`, `/proc` and `/sys` are made as the `Spec` says. `Spec` and `Places`
-are given as JSON. Needs root. `run` does all that, and makes control groups for limits of memory and of processes.
+for reading, `/inside` for writing, and `/etc`, `/dev`, `/tmp`, `/proc` and `/sys` are made as the `Spec` says. `Spec`
+and `Places` are given as JSON. Needs root. `run` does all that, and makes control groups for limits of memory and of
+processes.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Spec:
     refused: tuple[Refusal, ...] = ()
     data: str = "rw"
     """Options of the folder of data."""
+    data_mode: int = 0
+    """Mode of the folder of the data set; 0: as it is."""
     cache_mode: int = 0
     """Mode of the folder /inside/cache, which belongs to root and to the first of `groups`; 0: there is none."""
 
@@ -134,6 +137,8 @@ def build(spec: Spec, places: Places) -> None:
     _etc(spec, root / "etc")
     _devices(spec, root)
     mount(places.data, root / "inside/data", flags=_BIND)
+    if spec.data_mode:
+        (root / "inside/data/photos.brand").chmod(spec.data_mode)
     if spec.data == "ro":
         mount("none", root / "inside/data", flags=_BIND | _REMOUNT | _RDONLY)
     if spec.tmp:
