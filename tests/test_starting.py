@@ -34,7 +34,7 @@ def let_start(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def without_threads() -> tuple[str, ...]:
-    """The start of a command that can start no thread. Skips the test if it can: older C libraries do without clone3."""
+    """The start of a command that can start no thread. Skips the test if older C libraries do without clone3."""
     command, probe = without(clone3="EPERM"), "import threading; threading.Thread(target=int).start()"
     run = [*command, sys.executable, "-c", probe]
     if not subprocess.run(run, env=environment(), capture_output=True, check=False).returncode:
