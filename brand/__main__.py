@@ -1,14 +1,19 @@
-"""The command `brand`, and `python -m brand`, with a clear message if a required package is missing.
+"""The command `brand`, and `python -m brand`, with a clear message if a required package or threads are missing.
 
 Without such a package no command can be loaded, including `brand doctor`. This module needs none of them. It names the
-package that is missing or cannot be imported, and the command that installs it.
+package that is missing or cannot be imported, and the command that installs it. Without threads, NumPy's libraries end
+the process while they are loaded.
 """
 
 import sys
 
+from brand.starting import why_no_thread
+
 
 def main() -> None:
     """Run the command and exit with its exit code."""
+    if why := why_no_thread():
+        sys.exit(f"brand: {why}")
     try:
         from brand.cli.main import main as command
 

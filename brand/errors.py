@@ -16,6 +16,7 @@
     ├── ServerError                a data server cannot be started or reached, or refuses
     │   ├── ServerDiedError        it ended while it started, without a reason       (also ConnectionError)
     │   └── UnreachableError       the server of the only node with the sample does not answer
+    ├── NoThreadError              no thread can be started: a limit of the container (also RuntimeError)
     ├── EndedError                 the server has sent the reason why it ends        (also ConnectionResetError)
     ├── ProtocolError              a message of the other side is not valid
     └── FormatError                a stored file is damaged, or not the expected one
@@ -211,6 +212,10 @@ class ServerDiedError(ServerError, ConnectionError):
 
 class UnreachableError(ServerError):
     """The server of another node, the only one that has a sample, does not answer."""
+
+
+class NoThreadError(BrandError, RuntimeError):
+    """A thread cannot be started: the limit of a container or of the user is reached, or a filter refuses the call."""
 
 
 class EndedError(BrandError, ConnectionResetError):

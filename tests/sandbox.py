@@ -15,7 +15,8 @@ import platform
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,14 +27,17 @@ PROCESS_ONE: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child", "--mou
 OTHER_PROC: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child")
 """The command is process 1 of a PID namespace, and /proc shows the numbers of another one."""
 _NUMBERS: Final = {
-    "x86_64": {"memfd_create": 319, "pidfd_open": 434},
-    "aarch64": {"memfd_create": 279, "pidfd_open": 434},
+    "x86_64": {"memfd_create": 319, "pidfd_open": 434, "clone3": 435},
+    "aarch64": {"memfd_create": 279, "pidfd_open": 434, "clone3": 435},
 }
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS; the number of the system call is at offset 0
-_JUMP_IF_EQUAL: Final = 0x15
+_IF_EQUAL: Final = 0x15
+_IF_ABOVE: Final = 0x25
+_IF_AT_LEAST: Final = 0x35
+_IF_ANY_BIT: Final = 0x45
 _RETURN: Final = 0x06
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
@@ -57,13 +61,30 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def refuse(errors: Mapping[str, int]) -> None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Numbers of system calls that fail with an error."""
+
+    first: int
+    error: int
+    last: int = 0
+    """The last number; 0: there is only one."""
+    argument: int = -1
+    """The calls fail only if this argument has one of `bits`; -1: always."""
+    bits: int = 0
+
+    def steps(self) -> list[tuple[int, int, int, int]]:
+        """Return the instructions, which expect the number of the call, and leave it for the next."""
+        end = (_RETURN, 0, 0, _ERRNO | self.error)
+        if self.argument < 0:
+            return [(_IF_AT_LEAST, 0, 2, self.first), (_IF_ABOVE, 1, 0, self.last or self.first), end]
+        load = (_LOAD, 0, 0, 16 + 8 * self.argument)  # the low half, as these processors store it
+        return [(_IF_EQUAL, 0, 4, self.first), load, (_IF_ANY_BIT, 0, 1, self.bits), end, (_LOAD, 0, 0, 0)]
+
+
+def refuse(refusals: Iterable[Refusal]) -> None:
     """Let these system calls fail in this process and all that it starts. Raises OSError."""
-    numbers = _NUMBERS[platform.machine()]
-    steps = [(_LOAD, 0, 0, 0)]
-    for name, error in errors.items():
-        steps += [(_JUMP_IF_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _ERRNO | error)]
-    steps.append((_RETURN, 0, 0, _ALLOW))
+    steps = [(_LOAD, 0, 0, 0), *(step for each in refusals for step in each.steps()), (_RETURN, 0, 0, _ALLOW)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -73,5 +94,6 @@ def refuse(errors: Mapping[str, int]) -> None:
 
 if __name__ == "__main__":
     wanted = (pair.split("=") for pair in sys.argv[1].split(","))
-    refuse({name: getattr(errno, error) for name, error in wanted})
+    numbers = _NUMBERS[platform.machine()]
+    refuse([Refusal(numbers[name], getattr(errno, error)) for name, error in wanted])
     os.execvp(sys.argv[3], sys.argv[3:])

@@ -31,7 +31,8 @@ def doctor(dst: Path | str | None, as_json: bool) -> int:  # noqa: FBT001 - clic
     """Check this machine, the packages and optionally a data set.
 
     The command checks the installed packages, the kernel and the limits of this process, and trains from a small data
-    set in a temporary folder. With DST, it also checks that data set and its storage.
+    set in a temporary folder. With DST, it also checks that data set and its storage. If DST is a folder without a data
+    set, it checks whether one can be written there: locks, mappings and links.
 
     Exit code 1 means that something is broken. A missing extra is no error.
     """

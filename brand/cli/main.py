@@ -19,6 +19,7 @@ import brand
 from brand.cli.output import fail
 from brand.errors import BrandError, UsageError
 from brand.printable import printable
+from brand.starting import not_started
 
 COMMANDS: Final = {
     "Prepare data": ("convert", "seal", "copy", "unpack"),
@@ -97,8 +98,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except OSError as error:
-        if error.filename is None:
+    except (OSError, RuntimeError) as error:
+        if why := not_started(error):
+            sys.exit(fail(why, "NoThreadError", 1, as_json=as_json))
+        if not isinstance(error, OSError) or error.filename is None:
             raise
         from brand.formats.publish import storage_reason
 

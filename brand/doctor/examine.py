@@ -1,7 +1,8 @@
 """All checks, one after the other, as `brand doctor` shows them.
 
 If a data set is given: can it be opened and read here, and does its file system support fast reads? Three samples are
-read, of the first, the middle and the last chunk. `brand verify` reads all samples.
+read, of the first, the middle and the last chunk. `brand verify` reads all samples. A folder in which there is no data
+set is checked as a place for one (`filesystem`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
+from brand.doctor.filesystem import check_folder, check_locks, check_mappings, check_name
 from brand.doctor.packages import CheckResult, check_packages
 from brand.doctor.selftest import run_selftest
 from brand.doctor.system import check_limits, check_system, page_cache
-from brand.errors import BrandError, counted, size
+from brand.errors import BrandError, NotADataSetError, counted, size
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.device import IN_MEMORY, device_name, mount_of
 from brand.storage.profile.profile import DEFAULT_STRIPE_BYTES, is_assumed, load_profile
 
 OnProgress = Callable[[str, int, int], None]
@@ -45,9 +46,15 @@ def examine(where: Path | str | None, on_progress: OnProgress) -> list[CheckResu
 
 
 def check_data_set(where: Path | str) -> Iterator[CheckResult]:
-    """Check a data set in a folder, or at a URL."""
+    """Check a data set in a folder, or at a URL; or a folder without one."""
     try:
         data = StoredDataSet(where)
+    except NotADataSetError as error:
+        if not isinstance(where, Path) or not where.is_dir():
+            yield CheckResult(_PART, "opens", "problem", str(error))
+        else:
+            yield from check_folder(where)
+        return
     except BrandError as error:
         yield CheckResult(_PART, "opens", "problem", str(error))
         return
@@ -72,14 +79,10 @@ def _samples(data: StoredDataSet) -> CheckResult:
 
 def _file_system(folder: Path, chunk: str) -> Iterator[CheckResult]:
     """Check the abilities of a data set's file system. Each check opens the chunk again."""
-    try:
-        mount = mount_of(folder)
-    except BrandError as error:
-        yield CheckResult(_PART, "file system", "missing", f"its name, so its profile cannot be stored: {error}")
-    else:
-        note = ", which is memory and not a storage device" if mount.type in IN_MEMORY else ""
-        yield CheckResult(_PART, "file system", "ok", device_name(mount) + note)
+    yield check_name(_PART, folder)
     with suppress(OSError):  # `_samples` has reported a chunk that cannot be read
+        yield check_mappings(_PART, Path(chunk))
+        yield check_locks(_PART, Path(chunk))
         with open(chunk, "rb") as file:
             yield page_cache(_PART, file.fileno(), os.fstat(file.fileno()).st_size)
         yield _direct(chunk)

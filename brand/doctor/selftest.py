@@ -26,8 +26,9 @@ import numpy as np
 from brand.chunker import pack
 from brand.doctor.packages import NO_TEMPORARY, CheckResult
 from brand.doctor.system import temporary_folder
-from brand.errors import BrandError, MissingExtraError, counted
+from brand.errors import BrandError, MissingExtraError, NoThreadError, counted
 from brand.pythonchild import child_command
+from brand.starting import not_started
 from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
             yield CheckResult(_PART, line["step"], "missing", told, cure)
             return
         if "error" in line:
-            yield CheckResult(_PART, line["step"], "problem", line["error"], _REPORT)
+            yield CheckResult(_PART, line["step"], "problem", line["error"], line["cure"])
             return
         yield CheckResult(_PART, line["step"], "ok", "", seconds=line["seconds"])
     if len(lines) < len(STEPS):
@@ -126,9 +127,11 @@ def _taken(step: Callable[[], None]) -> dict[str, Any]:
     except MissingExtraError as error:
         return {"missing": str(error)}
     except (RuntimeError, BrandError) as error:
-        return {"error": str(error)}
+        why = not_started(error)
+        known = why or isinstance(error, NoThreadError)
+        return {"error": why or str(error), "cure": "" if known else _REPORT}
     except Exception as error:  # noqa: BLE001 - whatever does not work here is the result
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "cure": _REPORT}
     return {"seconds": time.monotonic() - started}
 
 

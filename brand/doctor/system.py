@@ -14,6 +14,7 @@ Limits are those of memory, processors, open files, storage and folders. The fun
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import platform
 import resource
@@ -33,8 +34,9 @@ from brand.doctor.packages import NO_TEMPORARY, CheckResult
 from brand.errors import BrandError, counted, size
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
-from brand.node.setup.groups import processors_allowed, read_limits
+from brand.node.setup.groups import processors_allowed, read_limits, tasks_allowed
 from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
+from brand.storage.io.device import IN_MEMORY, mount_of
 from brand.storage.io.files import USUAL_LIMIT
 from brand.storage.io.pagecache import CachedFile
 from brand.usercache import user_cache
@@ -43,6 +45,8 @@ _SYSTEM: Final = "system"
 _LIMITS: Final = "limits"
 LEAST_BYTES: Final = 256 << 20
 """Free memory below which a training with PyTorch and its server hardly starts."""
+LEAST_TASKS: Final = 64
+"""Processes and threads that a training, its server and two workers of a DataLoader have on a small machine."""
 LEAST_FILES: Final = 256
 """Open files below which a loader with workers may fail."""
 MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
@@ -61,10 +65,9 @@ def check_system() -> Iterator[CheckResult]:
     if sys.platform == "linux":
         yield _shared_memory()
         yield _sockets()
-        with suppress(FileNotFoundError), tempfile.TemporaryFile() as file:  # `judge_temporary` reports it
-            file.write(bytes(_BYTES))
-            file.flush()
-            yield page_cache(_SYSTEM, file.fileno(), _BYTES)
+        yield _proc()
+        with suppress(FileNotFoundError):  # `judge_temporary` reports it
+            yield _page_cache()
 
 
 def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> CheckResult:
@@ -147,6 +150,26 @@ def _hand_over() -> None:
         os.close(received[0])
 
 
+def _proc() -> CheckResult:
+    if Path("/proc/self").exists():
+        return CheckResult(_SYSTEM, "/proc", "ok", "mounted")
+    told = "not mounted: limits of control groups, the free memory and storages are not known, and workers of a "
+    told += "DataLoader send batches through a pipe, which is slower"
+    return CheckResult(_SYSTEM, "/proc", "missing", told, "mount it, and pass memory= to BrandDataset")
+
+
+def _page_cache() -> CheckResult:
+    """Check the page cache with a file in TMPDIR, unless that is memory, whose file system has no RWF_NOWAIT."""
+    with suppress(BrandError):
+        if mount_of(tempfile.gettempdir()).type in IN_MEMORY:
+            told = f"not tried, because {tempfile.gettempdir()} is in memory"
+            return CheckResult(_SYSTEM, "page cache", "ok", told, "`brand doctor DST` tries that of a data set")
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(_BYTES))
+        file.flush()
+        return page_cache(_SYSTEM, file.fileno(), _BYTES)
+
+
 def page_cache(part: str, descriptor: int, file_bytes: int) -> CheckResult:
     """Check whether the kernel reports which pages of a file that was just read or written are in the page cache."""
     length, faults = min(file_bytes, _BYTES), []
@@ -167,8 +190,9 @@ def page_cache(part: str, descriptor: int, file_bytes: int) -> CheckResult:
 def check_limits() -> Iterator[CheckResult]:
     """Check the limits of this process."""
     yield judge_memory(available_bytes(), group_bytes())
-    yield judge_shared_files(shared_bytes())
+    yield judge_shared_files(shared_bytes(), why_no_semaphore())
     yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
+    yield judge_processes(*tasks_allowed())
     yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield judge_storage(read_limits())
     yield _cache_folder()
@@ -184,8 +208,24 @@ def shared_bytes() -> int:
     return facts.f_blocks * facts.f_frsize
 
 
-def judge_shared_files(there: int) -> CheckResult:
-    """Judge the size of `/dev/shm`, where PyTorch has the batches of a DataLoader's workers."""
+def why_no_semaphore() -> str:
+    """Return why Python's multiprocessing can make no semaphore in `/dev/shm`; empty if it can."""
+    try:
+        multiprocessing.get_context("fork").Lock()  # of another way to start, a helper process would be started, too
+    except (OSError, ImportError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
+
+
+def judge_shared_files(there: int, refused: str = "") -> CheckResult:
+    """Judge `/dev/shm`: its size, because PyTorch has the batches of a DataLoader's workers there, and its semaphores.
+
+    `refused`: why there can be no semaphore.
+    """
+    if refused:
+        told = f"workers of a DataLoader cannot start ({refused}): Python has their semaphores there"
+        cure = "use BrandLoader, which has no worker processes, or mount a tmpfs of mode 1777 there"
+        return CheckResult(_LIMITS, SHARED_FILES, "missing", told, cure)
     told = "Brand itself does not use it; workers of a DataLoader put large tensors there"
     if there < LEAST_SHARED:
         told = (
@@ -213,6 +253,18 @@ def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckRes
         told += f", and its control group the time of {allowed:g} processors"
         cure = f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
     return CheckResult(_LIMITS, "processors", "ok", told, cure)
+
+
+def judge_processes(limit: int | None, there: int) -> CheckResult:
+    """Judge how many processes and threads the control groups allow (None: no limit), and how many there are."""
+    result = partial(CheckResult, _LIMITS, "processes")
+    if limit is None:
+        return result("ok", "no control group limits processes and threads")
+    told = f"the control group allows {limit:,} processes and threads, and {there:,} are there"
+    if limit - there < LEAST_TASKS:
+        cure = f"allow at least {there + LEAST_TASKS:,}: docker run --pids-limit, pids.max"
+        return result("problem", f"{told}: a training and its data server may need {LEAST_TASKS} more", cure)
+    return result("ok", told)
 
 
 def judge_files(soft: int, hard: int) -> CheckResult:
@@ -265,6 +317,8 @@ def _cache_folder() -> CheckResult:
         return result("missing", str(error), "set XDG_CACHE_HOME, so that storage profiles can be stored")
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        told = f"{there} is not writable, so storage profiles and copies of indices cannot be stored"
+        named = f"{folder.parent} cannot be made, because {there} is not writable"
+        told = f"{named if there != folder else f'{folder} is not writable'}: profiles of storages cannot be stored, "
+        told += "and no data set at a URL can be opened"
         return result("missing", told, "set XDG_CACHE_HOME to a folder of your own")
     return result("ok", str(folder.parent))

@@ -42,6 +42,7 @@ _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 
 NO_MAPS: Final = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 """Error numbers of mmap(2) on a file system that maps no files: some of FUSE, 9P, and network drives."""
+_CANNOT_MAP: Final = "its file system cannot map files (mmap): write to another file system, and copy the result"
 _log: Final = logging.getLogger("brand")
 WINDOW_BYTES: Final = 48 << 20
 """Bytes of a mapped array that are touched before they are released."""
@@ -229,7 +230,12 @@ def map_array(
         mode = "r+"
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    return np.memmap(path, dtype, mode, shape=None if length is None else (length,)).view(np.ndarray)
+    try:
+        return np.memmap(path, dtype, mode, shape=None if length is None else (length,)).view(np.ndarray)
+    except OSError as error:
+        if error.errno in NO_MAPS:
+            raise OSError(error.errno, _CANNOT_MAP, os.fspath(path)) from error
+        raise
 
 
 def reserve(path: Path, size: int) -> None:

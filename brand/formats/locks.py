@@ -15,10 +15,11 @@ from typing import Final
 NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Error numbers of a file system without locks."""
 
-_ADVICE: Final = (
+ADVICE: Final = (
     "its file system has no locks (flock), which keep two writers apart: have it mounted with them (`-o flock` for"
     " Lustre, `local_lock=flock` for NFS), or write to a folder of another file system, and copy that folder"
 )
+"""What helps if there are no locks."""
 
 
 def take(descriptor: int, path: str | Path, *, shared: bool = False, wait: bool = False) -> bool:
@@ -34,6 +35,6 @@ def take(descriptor: int, path: str | Path, *, shared: bool = False, wait: bool 
         return False
     except OSError as error:
         if error.errno in NO_LOCKS:
-            raise OSError(error.errno, _ADVICE, os.fspath(path)) from error
+            raise OSError(error.errno, ADVICE, os.fspath(path)) from error
         raise
     return True

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from brand.errors import UsageError
 from brand.forks import after_in_child
 from brand.reprs import Reprs
+from brand.starting import ThreadPool
 from brand.stores.url import Url
 
 AT_ONCE: Final = 16
@@ -107,7 +107,7 @@ def read_all(store: Store, wanted: Sequence[Wanted]) -> None:
     if len(wanted) == 1:
         _fill(store, wanted[0])
         return
-    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(wanted)))) as pool:
+    with ThreadPool(min(AT_ONCE, max(1, len(wanted)))) as pool:
         for _ in pool.map(lambda each: _fill(store, each), wanted):
             pass
 

@@ -25,7 +25,16 @@ def findings(where: Path | str) -> dict[str, CheckResult]:
 def test_a_data_set_that_is_right(photos_set: Path) -> None:
     """Its numbers, three of its chunks, and its file system; the speed of the storage is not known."""
     found = findings(photos_set)
-    assert list(found) == ["opens", "reads", "file system", "page cache", "direct reads", "storage speed"]
+    assert list(found) == [
+        "opens",
+        "reads",
+        "file system",
+        "mappings",
+        "locks",
+        "page cache",
+        "direct reads",
+        "storage speed",
+    ]
     assert found["opens"].told == f"{photos_set}, 31 samples in 4 chunks"
     assert found["reads"].told == "a sample of 3 chunks, with the right checksum"
     assert found["file system"].told == device_name(mount_of(photos_set))

@@ -28,7 +28,7 @@ GB = 10**9
 def test_this_machine_is_enough() -> None:
     """Each limit is told; /dev/shm is named because people look for it."""
     found = {each.name: each for each in check_limits()}
-    assert list(found) == ["memory", "/dev/shm", "processors", "open files", "storage", "cache", "TMPDIR"]
+    assert list(found) == ["memory", "/dev/shm", "processors", "processes", "open files", "storage", "cache", "TMPDIR"]
     assert [name for name, each in found.items() if each.state == "problem"] == []
     assert "Brand itself does not use it" in found["/dev/shm"].told
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brand.node.setup.groups import group_folders, processors_allowed, read_limits
+from brand.node.setup.groups import group_folders, processors_allowed, read_limits, tasks_allowed
 from brand.node.setup.memory import group_bytes
 from tests.node.test_memory import GIB, Machine
 
@@ -25,6 +25,18 @@ def test_without_control_groups(tmp_path: Path) -> None:
     assert group_folders("cpu", nowhere, tmp_path) == []
     assert (processors_allowed(nowhere, tmp_path), read_limits(nowhere, tmp_path)) == (None, [])
     assert group_bytes(nowhere, tmp_path) is None
+
+
+def test_processes_and_threads_of_both_versions(tmp_path: Path) -> None:
+    """Of the tightest level: the one that has the fewest left."""
+    machine = Machine(tmp_path, groups="8:pids:/x\n0::/a/b\n")
+    assert tasks_allowed(machine.proc, machine.groups) == (None, 0)
+    machine.group("pids/x", pids__max="max", pids__current=70)
+    assert tasks_allowed(machine.proc, machine.groups) == (None, 0)
+    machine.group("a/b", pids__max=100, pids__current=10)
+    assert tasks_allowed(machine.proc, machine.groups) == (100, 10)
+    machine.group("a", pids__max=500, pids__current=490)
+    assert tasks_allowed(machine.proc, machine.groups) == (500, 490)
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ def test_without_control_groups(tmp_path: Path) -> None:
 
 
 def test_without_meminfo(tmp_path: Path) -> None:
-    """A guess, but no error."""
-    assert Machine(tmp_path, None).available == 4 * GIB
+    """As where /proc is not mounted: the free memory, at most 4 GiB."""
+    assert 0 < Machine(tmp_path, None).available <= 4 * GIB
 
 
 @pytest.mark.parametrize(("limit", "used", "expected"), [(2 * GIB, GIB, GIB), ("max", GIB, 8 * GIB), (GIB, 2 * GIB, 0)])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +29,11 @@ from brand.errors import (
 )
 from brand.formats.manifest import pack_manifest, read_manifest
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io import indexcopy
 from brand.storage.io.indexcopy import copy_index
 from brand.storage.io.remote import fetch_index
 from tests.buckets import Bucket, bucket
+from tests.filesystems import library, without_locks
 from tests.storage.support import NOTES, SAMPLES, divide
 from tests.tools.objects import Busy, Fault, Faults, Lost, Request
 
@@ -223,3 +228,48 @@ def test_the_process_that_copies_says_what_it_did(store: Bucket) -> None:
     assert Path(json.loads(out.stdout)["folder"]).is_relative_to(store.cache)
     out = subprocess.run(command, env=env, input="s3://bucket/none", capture_output=True, text=True, check=True)
     assert json.loads(out.stdout)["type"] == "NotADataSetError"
+
+
+KILLED = """
+import os, signal, sys
+from brand.storage.io import indexcopy
+indexcopy._copy = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+indexcopy.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_copy_leaves_nothing_without_locks(store: Bucket, tmp_path: Path) -> None:
+    """Its unfinished folder is removed by the next process that needs the index; with the folder of a slower one."""
+    env = without_locks(library(tmp_path), store.cache, errno.ENOSYS) | store.environment
+    command = [sys.executable, "-c", "from brand.storage.io.indexcopy import main; main()"]
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", KILLED], env=env, input=DENSE, capture_output=True, text=True)
+        assert killed.returncode == -signal.SIGKILL
+    assert len(list(store.cache.glob("brand/data-sets/*.part"))) == 2
+    out = subprocess.run(command, env=env, input=DENSE, capture_output=True, text=True, check=True)
+    assert "folder" in json.loads(out.stdout)
+    assert list(store.cache.glob("brand/data-sets/*.part")) == []
+
+
+@pytest.mark.slow
+def test_a_copy_that_another_process_overtakes(store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the folder of the faster one, which has removed its own."""
+    env = without_locks(library(tmp_path), store.cache, errno.ENOSYS) | store.environment
+    copy = indexcopy._copy
+
+    def overtaken(*arguments: Any) -> None:
+        subprocess.run(
+            [sys.executable, "-c", "from brand.storage.io.indexcopy import main; main()"],
+            env=env,
+            input=DENSE,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        copy(*arguments)
+
+    monkeypatch.setattr(indexcopy, "_copy", overtaken)
+    folder = copy_index(DENSE)
+    assert list(folder.parent.glob("*.part")) == []
+    assert StoredDataSet(DENSE).sample(1) == NOTES[1]

@@ -25,6 +25,7 @@ from brand.node.wire.client_messages import AskStats, PeerAddresses, ServerFacts
 from brand.node.wire.messages import Kind, unpack_json
 from brand.pythonchild import blocked, child_command
 from brand.reprs import Reprs
+from brand.starting import not_started
 from brand.storage.io.files import no_descriptor_left
 
 
@@ -138,7 +139,7 @@ def start_server(spec: ServerSpec) -> None:
                 child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
     except OSError as error:
-        why = no_descriptor_left(error) or str(error)
+        why = no_descriptor_left(error) or not_started(error) or str(error)
         raise ServerError(f"the data server for {spec.where} cannot be started: {why}") from None
     with started as process:
         try:

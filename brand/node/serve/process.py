@@ -22,6 +22,7 @@ from brand.errors import BrandError, pack_error
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.pythonchild import ignore_job_signals
+from brand.starting import not_started
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
@@ -56,8 +57,12 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
         spec = ServerSpec.from_json(sys.stdin.read())
     except ValueError:  # the starting process ended before it had sent everything
         os._exit(0)
-    if not _detach():
-        os._exit(0)
+    try:
+        if not _detach():
+            os._exit(0)
+    except OSError as error:  # `fork` is refused
+        _say({"error": not_started(error) or str(error)})
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _offer_to_end()
     ignore_job_signals()
@@ -65,6 +70,11 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     tune_server_process()
     try:
         server = make(spec)
+    except RuntimeError as error:
+        if why := not_started(error):
+            _say({"error": why})
+            return
+        raise
     except OSError as error:
         if error.errno != errno.EADDRINUSE or isinstance(error, BrandError):
             _say({"error": no_descriptor_left(error) or str(error)})

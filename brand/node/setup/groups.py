@@ -49,6 +49,19 @@ def processors_allowed(proc: Path = PROC, groups: Path = GROUPS) -> float | None
     return min(limits, default=None)
 
 
+def tasks_allowed(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int | None, int]:
+    """Return how many processes and threads the tightest control group allows, and how many it has.
+
+    None if there is no limit.
+    """
+    found = []
+    for folder, _ in group_folders("pids", proc, groups):
+        limit, there = _text(folder / "pids.max").strip(), _text(folder / "pids.current").strip()
+        if limit.isdecimal() and there.isdecimal():
+            found.append((int(limit), int(there)))
+    return min(found, key=lambda pair: pair[0] - pair[1], default=(None, 0))
+
+
 def read_limits(proc: Path = PROC, groups: Path = GROUPS) -> list[str]:
     """Return the read limits of control groups of version 2, as the kernel prints them: `8:0 rbps=1000000`."""
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ _UNITS: Final = {
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 _MOST: Final = 1 << 60
+_GUESS: Final = 4 << 30
 _FILES: Final = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 """Files of a memory control group by its version: the limit, and the usage."""
 _UNLIMITED: Final = 1 << 62
@@ -138,8 +140,19 @@ def _meminfo(proc: Path) -> tuple[int, int]:
         found = dict(re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE))
     except OSError:
         found = {}
-    available = int(found.get("MemAvailable", 4 << 20)) * 1024
-    return int(found.get("MemTotal", available // 1024)) * 1024, available
+    if "MemAvailable" not in found:
+        return _memory_without_proc()
+    available = int(found["MemAvailable"])
+    return int(found.get("MemTotal", available)) * 1024, available * 1024
+
+
+def _memory_without_proc() -> tuple[int, int]:
+    """Return the machine's memory, and what is free, at most 4 GiB: limits of control groups are not known either."""
+    try:
+        page, *pages = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    except (OSError, ValueError):  # no such number on this system
+        return _GUESS, _GUESS
+    return page * pages[0], min(_GUESS, page * pages[1])
 
 
 def _reclaimable(folder: Path) -> int:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import NoThreadError
 from brand.reprs import Reprs
+from brand.starting import ThreadPool
 
 MOST: Final = 4
 """Maximum threads of a crew."""
@@ -30,7 +32,7 @@ class Crew(Reprs, shows="threads _pool"):
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = min(MOST, os.cpu_count() or 1) if threads is None else threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
 
     def parts(self, sizes: NDArray[np.integer[Any]]) -> list[slice]:
         """Return the pieces of these sizes that each thread copies: at most `threads` slices, of about equal bytes."""
@@ -52,8 +54,12 @@ class Crew(Reprs, shows="threads _pool"):
         if len(parts) < 2:
             return [do(number, part) for number, part in enumerate(parts)]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, "brand-copy")
-        others = [self._pool.submit(do, number, part) for number, part in enumerate(parts[1:], 1)]
+            self._pool = ThreadPool(self.threads - 1, "brand-copy")
+        try:
+            others = [self._pool.submit(do, number, part) for number, part in enumerate(parts[1:], 1)]
+        except NoThreadError:  # for the first of them, or for none
+            self._pool = None  # with the queued part
+            return [do(number, part) for number, part in enumerate(parts)]
         try:
             first = do(0, parts[0])
         finally:

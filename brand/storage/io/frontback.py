@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from brand.formats.constants import CHUNKS_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
 from brand.reprs import Reprs
+from brand.starting import ThreadPool
 from brand.storage.io.files import ChunkReader, Range
 from brand.storage.io.location import Location
 from brand.storage.io.remote import Remote
@@ -59,7 +60,7 @@ class ReadAhead(Reprs, shows="_store _window"):
         self._store = store
         self._todo = _cut(objects)
         self._window: deque[_Block] = deque()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read ahead")
+        self._pool = ThreadPool(AT_ONCE, thread_name_prefix="read ahead")
 
     def read_into(self, number: int, name: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the object with this number and this name. Raises OSError."""

@@ -4,7 +4,8 @@
 
 The folder appears whole or not at all, below the user's cache folder, and must belong to this user. If several
 processes need the same folder, all wait for the first of them (`flock`); files of a killed process are overwritten.
-Files of the index are read in ranges, several at a time.
+Without locks each process copies for itself, and the first that ends removes the unfinished folders of all others: they
+take its folder. Files of the index are read in ranges, several at a time.
 """
 
 from __future__ import annotations
@@ -70,26 +71,31 @@ def copy_index(url: str) -> Path:
         folder = home / name
         try:
             with _locked(parent, name) as unfinished_name:
-                if folder.is_dir():
-                    # Opened only to check that no other user can change it.
-                    os.close(open_own_folder(name, parent, str(folder)))
-                    return folder
-                unfinished = home / unfinished_name
-                shutil.rmtree(unfinished, ignore_errors=True)
-                unfinished.mkdir(mode=0o700)
-                publish_bytes(unfinished / MANIFEST_NAME, data)
-                _copy(open_store(url), manifest, unfinished)
-                try:
-                    unfinished.rename(folder)
-                except OSError:
-                    if not folder.is_dir():
-                        raise
-                    # Without locks, another process was faster.
-                    shutil.rmtree(unfinished, ignore_errors=True)
-                sync_folder(home)
+                if not folder.is_dir():
+                    unfinished = home / unfinished_name
+                    try:
+                        _make(url, data, manifest, unfinished)
+                        unfinished.rename(folder)
+                    except (BrandError, OSError):
+                        # Without locks, another process may have been faster, and has then removed `unfinished`.
+                        if not folder.is_dir():
+                            raise
+                    sync_folder(home)
+                # Opened only to check that no other user can change it.
+                os.close(open_own_folder(name, parent, str(folder)))
+                for left in home.glob(f"{name}.*part"):
+                    shutil.rmtree(left, ignore_errors=True)
         finally:
             os.close(parent)
     return folder
+
+
+def _make(url: str, data: bytes, manifest: Manifest, folder: Path) -> None:
+    """Copy manifest and index into a new folder; one that a killed process left is removed. Raises as `copy_index`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    publish_bytes(folder / MANIFEST_NAME, data)
+    _copy(open_store(url), manifest, folder)
 
 
 def _manifest(url: str) -> bytes:

@@ -29,9 +29,10 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
-from brand.errors import FormatError
+from brand.errors import FormatError, NoThreadError
 from brand.node.wire.looping import LOOP
 from brand.reprs import Reprs
+from brand.starting import not_started
 from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
@@ -194,6 +195,10 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 self._note("loop", "train", start_s, start_s + trained_s, step=waiting.step)
                 self._trained(batch.samples)
                 del value, batch
+        except RuntimeError as error:
+            if why := not_started(error):
+                raise NoThreadError(why) from error
+            raise
         finally:
             self._waits.stop_waiting()
             self.close()

@@ -19,12 +19,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
 
 from brand.reprs import Reprs
+from brand.starting import ThreadPool
 
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
@@ -158,14 +159,16 @@ class PaceWindows(Reprs, shows="_tuner _shown"):
         }
 
 
-def pool_of(threads: int) -> ThreadPoolExecutor:
-    """Return a pool in whose threads PyTorch starts no further threads.
+def pool_of(threads: int) -> ThreadPool:
+    """Return a pool in whose threads PyTorch starts no further threads. Raises `NoThreadError` if it can have none.
 
     Otherwise each thread of the pool would get a team of its own, which busy-waits for its next work and takes the
     processors from decoding.
     """
     torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
-    return ThreadPoolExecutor(threads, "brand-decode", initializer=_work_alone)
+    pool = ThreadPool(threads, "brand-decode", initializer=_work_alone)
+    pool.submit(int)  # with one thread, every task is run
+    return pool
 
 
 _settling = threading.Lock()
@@ -184,14 +187,15 @@ def _work_alone() -> None:
         others = torch.get_num_threads()  # else this thread's first work would undo the next line
         torch.set_num_threads(1)
         restore = threading.Thread(target=torch.set_num_threads, args=(others,))
-        restore.start()
-        restore.join()
+        with suppress(RuntimeError):  # no thread can be started: later ones work with one thread, too
+            restore.start()
+            restore.join()
 
 
 class Gate(Reprs, shows="_runners limit _tasks"):
     """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
 
-    def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
+    def __init__(self, pool: ThreadPool, limit: int) -> None:
         self._pool, self.limit = pool, limit
         """Number of tasks that may run at a time, at least 1."""
         self._tasks: deque[Callable[[], None]] = deque()
