@@ -167,12 +167,14 @@ def write_csv(path: Path, size: int, total: int) -> None:
 
 
 def _table(size: int, total: int) -> Any:
-    """Return a table of Arrow whose values are in the memory of a few."""
+    """Return a table of Arrow whose values are in the memory of a few, in arrays of some megabytes or of one value."""
     import pyarrow
 
-    few = [pyarrow.array([sample.tobytes()], pyarrow.binary()) for sample in some(size, min(total, _DIFFERENT * size))]
-    count = max(1, total // size)
-    return pyarrow.table({"x": pyarrow.chunked_array([few[i % len(few)] for i in range(count)]), "i": range(count)})
+    held, contents = max(1, _BLOCK // size), noise(size)
+    few = [pyarrow.array([next(contents).tobytes() for _ in range(held)], pyarrow.binary()) for _ in range(_DIFFERENT)]
+    count = max(1, total // size // held)
+    values = pyarrow.chunked_array([few[i % len(few)] for i in range(count)])
+    return pyarrow.table({"x": values, "i": range(len(values))})
 
 
 def write_parquet(path: Path, size: int, total: int) -> None:
