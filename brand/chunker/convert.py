@@ -39,7 +39,7 @@ from brand.chunker.sources.request import (
     write_skipped,
 )
 from brand.chunker.sources.shards import Shards, exchange
-from brand.chunker.sources.source import IndexableSource, Source
+from brand.chunker.sources.source import IndexableSource, ListSource, Source, is_of_large
 from brand.chunker.sources.spool import spool
 from brand.chunker.sources.texttable import Dialect
 from brand.chunker.work.store_work import open_store_work
@@ -231,10 +231,10 @@ def pack(  # noqa: PLR0913 - a keyword each
     """Convert a table, or any iterable or indexable of dicts, into a data set at `dst`.
 
     Args:
-        samples: An iterable of dicts (a list, a generator), which is read once and in order; or an object with `len()`
-            and `[i]`, of which each of `jobs` processes reads its own items. If processes cannot be forked, such an
-            object must be picklable. Or a table: a DataFrame of pandas, a table of PyArrow, a `Dataset` of Hugging
-            Face.
+        samples: An iterable of dicts (a list, a generator), which is read in order, a generator once; or an object with
+            `len()` and `[i]`, of which each of `jobs` processes reads its own items. If processes cannot be forked,
+            such an object must be picklable. Or a table: a DataFrame of pandas, a table of PyArrow, a `Dataset` of
+            Hugging Face.
         dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then continues;
             or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`, or a list such as `list[image]`. A
@@ -338,12 +338,16 @@ def _python_source(
 ) -> Source:
     """Return the source of the samples that `pack` is given.
 
-    Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
+    Lists are spooled, too, unless their samples are large.
     """
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
         records = encoded(pictures.of_samples(samples), schema)
+        if is_of_large(samples, schema):
+            source = ListSource(samples, schema, records)
+            source.describe(noticed=pictures.noticed())
+            return source
         return spool(records, schema, seed, work.folder, total=total, on_progress=on_progress, noticed=pictures.noticed)
     if not len(samples):
         raise SourceError("samples", "there are none")

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.plan import MOST_BYTES, USUAL_SAMPLES, Layout, chunk_samples
 from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES, bytes_of, cut, encoded
 from brand.chunker.work.store_work import open_store_work
-from brand.errors import SchemaError
+from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
 from brand.formats.record import encode_records
 from brand.formats.values import decode_ndarray
@@ -347,6 +348,41 @@ def test_a_large_page_that_arrow_reads_is_said_and_read_by_one_process(
         source = open_shards("parquet", tmp_path / f"{number}.parquet", FieldMapping())
         assert source.least_held == 0
         assert not source.notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("jsonl", ['{"x": "%s", "n": 1}', '{"x": "%s"}', '{"n": "text"}']),
+        ("json", ['[{"x": "%s", "n": 1},', '{"x": "%s"},', '{"n": "text"}]']),
+        ("csv", ["x,n", "%s,1", "%s,2", "a,text"]),
+    ],
+)
+def test_columns_are_inferred_from_some_megabytes_of_rows(
+    kind: str, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand rows of megabytes would be the whole source. The row that is not looked at differs from the others."""
+    path = tmp_path / f"a.{kind}"
+    path.write_text("\n".join(line.replace("%s", "y" * 1000) for line in lines) + "\n")
+    format_name = kind.replace("jsonl", "json").replace("json", "jsonl")
+    with pytest.raises(UsageError) if kind != "csv" else nullcontext():
+        assert dict(open_shards(format_name, path, FieldMapping()).schema.fields)["n"] == "str"
+    monkeypatch.setattr("brand.chunker.importers.natural.BYTES_LOOKED_AT", 2000)
+    assert dict(open_shards(format_name, path, FieldMapping()).schema.fields)["n"] == "int"
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 40, 1000, 4000])
+def test_each_line_is_read_once_to_cut_a_file(stretch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if lines are longer than a stretch; the cuts are those of all multiples of a stretch."""
+    monkeypatch.setattr("brand.chunker.importers.jsonfiles.STRETCH_BYTES", stretch)
+    sizes = [10, 500, 3, 2500, 1, 1, 900]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"x": "{"y" * size}"}}\n' for size in sizes))
+    begins = np.cumsum([0, *(size + 10 for size in sizes)]).tolist()
+    cuts = {0} | {next(begin for begin in begins if begin >= at) for at in range(stretch, begins[-1], stretch)}
+    shards = open_shards("jsonl", path, FieldMapping()).shards
+    expected = np.diff([*sorted(cuts - {begins[-1]}), begins[-1]]).tolist()
+    assert [shard.bytes for shard in shards] == expected
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 5, 20, 147, 255, 256, 257, 5000])

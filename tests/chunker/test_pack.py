@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from brand import pack
 from brand.chunker.plan.report import StageProgress
+from brand.chunker.sources.source import is_of_large
 from brand.errors import SchemaError, SourceError, TargetExistsError, UsageError
+from brand.formats.header import Schema
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.verify import verify
 from brand.torch import BrandDataset
@@ -147,6 +149,69 @@ def test_real_files_in_image_and_audio_fields_come_back_bit_for_bit(tmp_path: Pa
     decoded = BrandDataset(tmp_path / "set", fields=("picture", "sound"))[3]
     assert decoded[0].mode == "RGB"
     assert decoded[1].samples.ndim == 2
+
+
+LARGE_SAMPLES: dict[str, tuple[dict[str, str], Any]] = {
+    "bytes": ({"x": "bytes"}, lambda i: {"x": bytes([i]) * 300_000}),
+    "views of memory": ({"x": "bytes", "key": "str"}, lambda i: {"x": memoryview(bytes([i]) * 300_000), "key": f"{i}"}),
+    "arrays": ({"x": "ndarray", "i": "int"}, lambda i: {"x": np.full((300, 500), i, np.int16), "i": i}),
+    "texts": ({"x": "str"}, lambda i: {"x": "é" * (300_000 + i)}),
+    "files": ({"x": "audio", "y": "image"}, lambda i: {"x": bytes([i]) * 300_000, "y": b"\x89PNG\r\n\x1a\n" * i}),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE_SAMPLES)
+def test_a_list_of_large_samples_is_read_by_index_and_stored_as_a_generator_is(tmp_path: Path, kind: str) -> None:
+    """No sample is written twice: the work folder never has a spool. The data set is the same, byte for byte."""
+    schema, make = LARGE_SAMPLES[kind]
+    samples, spools = [make(i) for i in range(20)], list[int]()
+
+    def look(_: StageProgress) -> None:
+        spools.append(len(list(tmp_path.rglob("*.records"))))
+
+    pack(samples, tmp_path / "list", schema, chunk_size=3, on_progress=look)
+    assert spools
+    assert not any(spools)
+    pack(tuple(samples), tmp_path / "tuple", schema, chunk_size=3, jobs=1)
+    pack(iter(samples), tmp_path / "generator", schema, chunk_size=3, on_progress=look)
+    assert any(spools)
+    assert tree_digest(tmp_path / "list") == tree_digest(tmp_path / "tuple") == tree_digest(tmp_path / "generator")
+
+
+@pytest.mark.parametrize(
+    ("codec", "samples", "by_index"),
+    [
+        ("bytes", [{"x": bytes(1 << 20)}], True),
+        ("bytes", [{"x": bytes(1 << 20)}] * 9 + [{"x": b""}] * 9, True),
+        ("bytes", [{"x": bytes(1 << 20)}] + [{"x": b""}] * 9, False),
+        ("bytes", [{"x": b"small"}] * 5000, False),
+        ("bytes", [], False),
+        ("bytes", [{"y": bytes(1 << 20)}], False),
+        ("bytes", [bytes(1 << 20)], False),
+        ("bytes", [None], False),
+        ("bytes", ({"x": bytes(1 << 20)} for _ in range(3)), False),
+        ("bytes", Numbers(4), False),
+        ("json", [{"x": "text" * (1 << 20)}], True),
+        ("json", [{"x": {"a": "text" * (1 << 20)}}], False),
+        ("ndarray", [{"x": [[0.5] * 1000] * 1000}], False),
+        ("list[str]", [{"x": ["text" * (1 << 20)]}], False),
+        ("int", [{"x": 1}], False),
+    ],
+)
+def test_only_lists_of_large_samples_that_take_no_time_to_encode_are_read_by_index(
+    codec: str, samples: Any, *, by_index: bool
+) -> None:
+    """Such samples are encoded twice."""
+    assert is_of_large(samples, Schema.parse({"x": codec})) == by_index
+
+
+def test_a_wrong_sample_of_a_list_of_large_ones_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    """As it is from a generator."""
+    samples = [{"x": bytes(1 << 20)}] * 1500
+    samples[777] = {"x": "text"}  # type: ignore[dict-item]
+    with pytest.raises(SchemaError, match="sample 777, field 'x'"):
+        pack(samples, tmp_path / "set", {"x": "bytes"})
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.mark.slow

@@ -16,13 +16,20 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, Final
 
 from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.lists import about_names, with_files
-from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell, why_text
+from brand.chunker.importers.natural import (
+    ROWS_LOOKED_AT,
+    Misfit,
+    common_codec,
+    first_rows,
+    fits_of_cells,
+    kind_of_cell,
+    why_text,
+)
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError
@@ -132,7 +139,8 @@ def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Colum
                 twice = next((name for name in header if header.count(name) > 1), None)
                 if twice is not None:
                     raise SourceError(file.name, f"two columns have the name {twice!r}", hint="Change the first line")
-            for _, row, _ in islice(table, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
+            most = ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS
+            for _, row, _ in first_rows(table, most, lambda found: sum(map(len, found[1]))):
                 for name, cell in zip(table.header, row, strict=False):
                     kinds.setdefault(name, set()).add(kind_of_cell(cell))
                     cells.setdefault(name, {})[cell[:_SHOWN]] = None

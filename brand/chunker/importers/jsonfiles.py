@@ -20,14 +20,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from operator import itemgetter
 from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
 from brand.chunker.importers.lists import about_names, first_text, with_files
-from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
+from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, first_rows, fits_of_values, kind_of_value
 from brand.chunker.sources.encoding import check_encoding
 from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
@@ -157,7 +157,8 @@ class JsonLines(Shards):
         for file in [files[0], *files[1::step]]:
             word = "line" if self._lined[file.path] else "item"
             items = self._items(file, 0, file.bytes)
-            for place, row, _, _ in islice(items, ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS):
+            most = ROWS_LOOKED_AT if file is files[0] else LINES_OF_OTHERS
+            for place, row, _, _ in first_rows(items, most, itemgetter(2)):
                 if isinstance(row, str):
                     refused = refused or f"{file.name}: {word} {place}: {row}"
                     continue
@@ -181,7 +182,10 @@ class JsonLines(Shards):
         if file.path.suffix in COMPRESSED or file.bytes <= STRETCH_BYTES or not self._lined[file.path]:
             return [(0, file.bytes)]
         with reading(file.path, file.name) as stream:
-            begins = sorted({0, *(_next_line(stream, at) for at in range(STRETCH_BYTES, file.bytes, STRETCH_BYTES))})
+            begins, at = [0], STRETCH_BYTES
+            while at < file.bytes:  # a line may be longer than a stretch
+                begins.append(_next_line(stream, at))
+                at = (begins[-1] // STRETCH_BYTES + 1) * STRETCH_BYTES
         ends = [*begins[1:], file.bytes]
         return [(low, high) for low, high in zip(begins, ends, strict=True) if low < high]
 

@@ -12,20 +12,25 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.media import HEAD_BYTES, kind_of
 
+Row = TypeVar("Row")
+
 LOOKED_AT: Final = 8
 """Values that are inspected to find out whether a column of bytes holds files."""
 ROWS_LOOKED_AT: Final = 1000
 """Rows from which columns and codecs are inferred, if the source itself does not declare them."""
+BYTES_LOOKED_AT: Final = 256 << 20
+"""No more rows of a file are looked at after this many bytes of it: rows may be large."""
 FILES_LOOKED_AT: Final = 64
 """Samples from which columns and codecs are inferred, if each sample consists of whole files."""
 
@@ -80,6 +85,16 @@ class Misfit:
 
 Fit = Callable[[Any], Any]
 """Conversion of a value, which is not None, for a natural codec; a `Misfit` for a value of another kind."""
+
+
+def first_rows(rows: Iterable[Row], most: int, size: Callable[[Row], int]) -> Iterator[Row]:
+    """Yield up to `most` rows, and none after `BYTES_LOOKED_AT` bytes; `size` returns the bytes of a row."""
+    held = 0
+    for row in islice(rows, most):
+        yield row
+        held += size(row)
+        if held >= BYTES_LOOKED_AT:
+            return
 
 
 def codec_of_bytes(values: Iterable[bytes | None]) -> str:

@@ -1,8 +1,8 @@
 """Three kinds of source with one interface: a number of samples, and the records of any of them.
 
 Workers ask for records in storage order, which is a random order of the source. A folder source reads files. An
-indexable source asks the user's object for items. An iterable has no random order, so `spool` first writes it to disk,
-and the spool is a source.
+indexable source asks the user's object for items; so does the source of a list, if its samples are large. An iterable
+has no random order, so `spool` first writes it to disk, and the spool is a source.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.sources.blocks import encoded
+from brand.chunker.sources.blocks import bytes_of, encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS, TEXT_BITS
 from brand.chunker.sources.trees import UNKNOWN, FileFacts, contents, tree_of
+from brand.chunker.sources.workers import FORKS
 from brand.errors import SourceError
 from brand.formats.audio import duration, missing_decoder
 from brand.formats.contents import cut_blocks
@@ -29,7 +30,7 @@ from brand.formats.header import Schema
 from brand.formats.media import check_file, misfit
 from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts, split_record, together
-from brand.formats.values import Buffer, encode_json
+from brand.formats.values import LARGE, Buffer, encode_json
 
 Indices = NDArray[np.integer[Any]]
 
@@ -40,6 +41,8 @@ NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {}
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
 _ENTRIES_AT_ONCE: Final = 1 << 18
+_LOOKED_AT: Final = 1000
+"""Samples of a list, spread over it, whose sizes are looked at."""
 _Files = tuple[str, Buffer | SourceError, Buffer | SourceError | None, Buffer | SourceError | None]
 """Contents of a file, and of the text and the JSON next to it."""
 
@@ -320,3 +323,49 @@ class IndexableSource(Source):
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
         """Return a digest of the length, the only known fact; the plan adds the records of the probe."""
         return f"indexable:{len(self)}"
+
+
+class ListSource(IndexableSource):
+    """A list of large samples. All are encoded to know sizes and digest, and again, in shuffled order, to be stored."""
+
+    def __init__(self, samples: Sequence[Mapping[str, Any]], schema: Schema, blocks: Iterable[Records]) -> None:
+        """`blocks` yields the records of all samples, in order."""
+        super().__init__(samples, schema)
+        digest, sizes = xxhash.xxh3_128(), list[NDArray[np.int64]]()
+        for records in blocks:
+            digest.update(records.memory.data)
+            sizes.append(records.sizes)
+        self._sizes = np.concatenate(sizes)
+        digest.update(len(samples).to_bytes(8, "little"))
+        self._digest = digest.hexdigest()
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all records together."""
+        return int(self._sizes.sum())
+
+    def sizes(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the exact sizes."""
+        sizes: NDArray[np.int64] = self._sizes[indices]
+        return sizes
+
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - a list has no dates
+        """Return the checksum of all records: that of a generator of the same samples."""
+        return self._digest
+
+
+def is_of_large(samples: Any, schema: Schema) -> bool:
+    """Return whether this is a list for `ListSource`: its samples are large, and take little time to encode.
+
+    A forked worker copies each page with the reference count of an object that it uses. For large samples, these pages
+    are a hundredth of the list; for small ones, they are all of it. A spawned worker would get a copy of the list.
+    """
+    if not FORKS or not isinstance(samples, list | tuple):
+        return False
+    try:
+        few = [[sample[name] for name, _ in schema.variable] for sample in samples[:: 1 + len(samples) // _LOOKED_AT]]
+    except (KeyError, TypeError, IndexError):
+        return False  # a spool names the sample
+    values = [value for sample in few for value in sample]
+    plain = all(isinstance(value, str | bytes | bytearray) or hasattr(value, "nbytes") for value in values)
+    return plain and sum(map(bytes_of, values)) > LARGE * len(few)

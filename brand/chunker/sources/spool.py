@@ -16,6 +16,7 @@ iterable, which is one stretch; `exchange` (`shards`) writes a source of many.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -51,6 +52,8 @@ _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
 
 _SPANS_A_STEP: Final = 1 << 18
+_RANDOM: Final = getattr(os, "POSIX_FADV_RANDOM", None)
+"""Advice against read-ahead: behind a large piece are pieces of chunks that come much later."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,8 @@ class SpoolSource(Source):
         for low, high in pairwise(cuts):
             path, _ = part_files(self.folder / PARTS_NAME, int(parts[low]))
             with path.open("rb", buffering=0) as file:
+                if _RANDOM is not None and highs[low] - lows[low] >= LARGE:
+                    os.posix_fadvise(file.fileno(), 0, 0, _RANDOM)
                 pieces = (column[low:high].tolist() for column in (offsets, lows, highs))
                 for offset, begin, end in zip(*pieces, strict=True):
                     file.seek(offset)

@@ -26,6 +26,9 @@ Result = TypeVar("Result")
 _IN_FLIGHT: Final = 2
 """Tasks of each worker that wait or run."""
 
+FORKS: Final = sys.platform == "linux" and hasattr(os, "fork")
+"""Whether workers are forked. Elsewhere, libraries of the system may not survive a fork."""
+
 _context: Any = None
 
 
@@ -40,11 +43,8 @@ def run_tasks(
         for task in tasks:
             yield task, function(context, task)
         return
-    # Elsewhere, libraries of the system may not survive a fork.
-    start_method = "fork" if sys.platform == "linux" and hasattr(os, "fork") else "spawn"
-    pool = ProcessPoolExecutor(
-        jobs, multiprocessing.get_context(start_method), initializer=_start, initargs=(context, os.getpid())
-    )
+    method = multiprocessing.get_context("fork" if FORKS else "spawn")
+    pool = ProcessPoolExecutor(jobs, method, initializer=_start, initargs=(context, os.getpid()))
     try:
         yield from _feed(pool, function, iter(tasks), jobs * _IN_FLIGHT)
     except BrokenProcessPool as error:
