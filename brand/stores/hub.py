@@ -19,7 +19,6 @@ from brand.stores.reasons import failed, missing
 from brand.stores.store import Traffic
 from brand.stores.url import Url, parse_url
 
-_BRACES: Final = re.compile(r"\{\d+\.\.\d+\}")
 _NUMBERS: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
 _HOSTS: Final = ("hf.co", "huggingface.co")
@@ -43,11 +42,11 @@ def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> Clo
     return open_cloud(base, traffic, patience_s, headers, _HOSTS)
 
 
-def list_files(url: Url, names: str) -> dict[str, int]:
-    """Return path -> bytes of the files of a data set of the Hub that match `names`, such as `*.parquet`.
+def list_files(url: Url) -> dict[str, int]:
+    """Return path -> bytes of the files of a data set of the Hub.
 
-    Paths are below the folder that the URL names; if it names files, below the repository. Without a connection, these
-    are the files in the Hub's cache. Raises `UsageError`.
+    Paths are below the folder that the URL names; if it names Parquet files, those of these files below the repository.
+    Without a connection, these are the files in the Hub's cache. Raises `UsageError`.
     """
     try:
         from huggingface_hub import HfApi, snapshot_download
@@ -55,25 +54,19 @@ def list_files(url: Url, names: str) -> dict[str, int]:
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
     kind, repository, revision, folder = _parts(url)
-    pattern = pattern_of(folder, names)
     with _asking(url):
         try:
             tree = HfApi().list_repo_tree(repository, recursive=True, repo_type=kind, revision=revision)
             found = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         except Exception:  # noqa: BLE001 - as in `_asking`
-            root = Path(
-                snapshot_download(
-                    repository, repo_type=kind, revision=revision, allow_patterns=pattern, local_files_only=True
-                )
-            )
+            root = Path(snapshot_download(repository, repo_type=kind, revision=revision, local_files_only=True))
             found = {
                 path.relative_to(root).as_posix(): path.stat().st_size for path in root.rglob("*") if path.is_file()
             }
-    if names_files(url, (names.removeprefix("*"),)):
+    if names_files(url):
         return {path: size for path, size in sorted(found.items()) if _matches(path, folder)}
     above = f"{folder}/" if folder else ""
-    below = {path.removeprefix(above): size for path, size in sorted(found.items()) if path.startswith(above)}
-    return {path: size for path, size in below.items() if fnmatch(path.rpartition("/")[2], names)}
+    return {path.removeprefix(above): size for path, size in sorted(found.items()) if path.startswith(above)}
 
 
 def download(url: Url, paths: Sequence[str]) -> Path:
@@ -84,16 +77,16 @@ def download(url: Url, paths: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     kind, repository, revision, folder = _parts(url)
-    above = "" if names_files(url, (".parquet", ".pq")) else folder
+    above = "" if names_files(url) else folder
     exact = [re.sub(r"([*?[])", r"[\1]", f"{above}/{path}" if above else path) for path in paths]
     with _asking(url):
         return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=exact), above)
 
 
-def names_files(url: Url, endings: Sequence[str]) -> bool:
-    """Whether a URL of the Hub names files, by a pattern or one by its ending, and not a folder."""
+def names_files(url: Url) -> bool:
+    """Whether a URL of the Hub names Parquet files, by a pattern or one by its ending, and not a folder."""
     folder = _parts(url)[3]
-    return folder.endswith(tuple(endings)) or any(character in folder for character in "*?[{")
+    return folder.endswith((".parquet", ".pq")) or any(character in folder for character in "*?[{")
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -116,13 +109,6 @@ def _asking(url: Url) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
         why = failed(error, "").strerror
         raise UsageError(f"{url}: it is not on the Hub, or the Hub does not answer: {why}") from None
-
-
-def pattern_of(folder: str, names: str) -> str:
-    """Return the pattern of the files to download: `names` below a folder, or `folder` if it names files itself."""
-    if folder.endswith(names.removeprefix("*")) or any(character in folder for character in "*?[{"):
-        return _BRACES.sub("*", folder)  # the Hub's library knows no braces
-    return f"{folder}/*{names}" if folder else names
 
 
 def _parts(url: Url) -> tuple[str, str, str | None, str]:

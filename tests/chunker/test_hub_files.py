@@ -119,13 +119,14 @@ def numbers(target: Path) -> list[int]:
 
 
 def test_splits_are_refused_before_anything_is_downloaded(server: Hub, tmp_path: Path) -> None:
-    """And only the files of the chosen one are; cached files of others do not join it."""
+    """But the card; then only the files of the chosen one are, and cached files of others do not join it."""
     url = "hf://datasets/owner/name"
     with pytest.raises(UsageError, match=r"--split de/train, --split en/test, --split en/train"):
         convert_from("hf", url, tmp_path / "set", options())
     with pytest.raises(UsageError, match=r"several parts with the name 'train'"):
         convert_from("hf", url, tmp_path / "set", options(split="train"))
-    assert server.sent == []
+    assert server.sent == ["README.md"]
+    server.sent.clear()
     convert_from("hf", url, tmp_path / "test", options(split="test"))
     assert (numbers(tmp_path / "test"), server.sent) == ([2], ["en/test-00000-of-00001.parquet"])
     shown: list[StageProgress] = []
