@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from brand.chunker.importers.files import find_files
 from brand.storage.dataset.dataset import StoredDataSet
@@ -32,6 +35,13 @@ SHARDS = {
     f"d/data/{name}-of-00002.jsonl": f'{{"name": "{name}"}}\n'
     for name in ("train-00000", "train-00001", "odd.one-00000", "odd.one-00001")
 }
+
+
+def png_bytes(value: int) -> bytes:
+    """A small image of one colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2), (value, value, value)).save(file, "PNG")
+    return file.getvalue()
 
 
 def config(name: str, files: str, more: str = "") -> str:
@@ -221,3 +231,57 @@ def test_without_the_package_yaml_the_message_says_so(tmp_path: Path, monkeypatc
     assert told.code == 1
     assert "pip install 'brand-data[hf]'" in told.err
     assert converted("jsonl", root, "all").code == 0
+
+
+IMAGES = {f"{name}.png": png_bytes(number) for number, name in enumerate(("a/cat/1", "a/dog/2", "b/cat/3", "c/d/x"))}
+FOLDERS_OF_IMAGES = {
+    "folders of splits": (
+        "\n  - split: train\n    path: a/**\n  - split: test\n    path: 'b/*/*'", "", "train", ["a", "b"]
+    ),
+    "a folder": ("", "  data_dir: a\n", "train", []),
+    "a class": ("a/cat/*", "", "train", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", FOLDERS_OF_IMAGES)
+def test_a_card_says_the_folders_of_images(layout: str, tmp_path: Path) -> None:
+    """With the labels of `datasets`."""
+    files, more, part, splits = FOLDERS_OF_IMAGES[layout]
+    root = write(tmp_path / "in", IMAGES, config("default", files, more))
+    told = converted("images", root, part if splits else None)
+    assert told.code == 0, told.err
+    expected = datasets.load_dataset(str(root), split=part, cache_dir=str(tmp_path / "cache"))
+    expected = expected.cast_column("image", datasets.Image(decode=False))
+    stored = StoredDataSet(tmp_path / "set")
+    assert [row.get("label") for row in rows(tmp_path / "set")] == [row.get("label") for row in expected]
+    assert [row["image"] for row in rows(tmp_path / "set")] == [
+        Path(row["image"]["path"]).read_bytes() for row in expected
+    ]
+    assert stored.classes == (expected.features["label"].names if "label" in expected.features else None)
+
+
+@pytest.mark.parametrize(
+    ("configs", "split", "says"),
+    [
+        (config("en", "a/**") + config("de", "b/**"), None, "--split de/train, --split en/train"),
+        (config("c", "[a/cat/*, b/cat/*]"), None, "2 files of one split, and a/dog/2.png is next to them"),
+        (config("c", "a/**", "  drop_labels: true\n"), None, "'drop_labels', which is not followed"),
+    ],
+)
+def test_a_card_that_says_no_folder_is_refused(configs: str, split: str | None, says: str, tmp_path: Path) -> None:
+    """A split is a folder of images."""
+    root = write(tmp_path / "in", IMAGES, configs)
+    told = converted("images", root, split)
+    assert (told.code, says in told.err) == (2, True), told.err
+    assert converted("images", root, "all").code == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_card_in_a_zip_and_in_a_bucket(packed: bool, tmp_path: Path) -> None:
+    """A zip of the folder is the folder."""
+    root = write(tmp_path / "in", JSONL, EN_DE)
+    source = shutil.make_archive(str(tmp_path / "packed"), "zip", root) if packed else root.as_uri()
+    told = brand("convert", "jsonl", source, tmp_path / "set", "-j", 1)
+    assert "--split de/train, --split en/train" in told.err
+    assert brand("convert", "jsonl", source, tmp_path / "set", "--split", "de", "-j", 1).code == 0
+    assert rows(tmp_path / "set") == [{"name": "b.jsonl"}]
