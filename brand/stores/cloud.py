@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
@@ -111,12 +111,26 @@ class HedgePolicy(Reprs, shows="_late _pause"):
                 self._late.clear()
 
 
+class Lists(Protocol):
+    """Lists the objects of a web server that does not list them itself. Their contents never change."""
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """See `Store`."""
+
+    def entry(self, name: str) -> Entry:
+        """See `Store`."""
+
+    def pinned(self) -> str:
+        """See `Store`."""
+
+
 def open_cloud(
     url: Url,
     traffic: Traffic,
     patience_s: float | None = None,
     headers: Mapping[str, str] | None = None,
     hosts: tuple[str, ...] = (),
+    lists: Lists | None = None,
 ) -> CloudStore:
     """Return the store of a URL. Raises `UsageError`. Each request sends `headers`; redirects may lead to `hosts`."""
     try:
@@ -153,7 +167,7 @@ def open_cloud(
                 return stores.HTTPStore.from_url(url.root, **common)
 
     try:
-        return CloudStore(url, traffic, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
+        return CloudStore(url, traffic, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES), lists)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
@@ -163,8 +177,8 @@ def open_cloud(
 class CloudStore(Reprs, shows="url _versions"):
     """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
 
-    def __init__(self, url: Url, traffic: Traffic, client: Any, eager: Any) -> None:
-        self.url, self.traffic, self._client, self._eager = url, traffic, client, eager
+    def __init__(self, url: Url, traffic: Traffic, client: Any, eager: Any, lists: Lists | None) -> None:
+        self.url, self.traffic, self._client, self._eager, self._lists = url, traffic, client, eager, lists
         self._eagerness = HedgePolicy()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
@@ -199,7 +213,7 @@ class CloudStore(Reprs, shows="url _versions"):
                 if size > most:
                     raise too_long(self.url.child(name), most)
                 parts.append(bytes(part))
-            mark = result.meta.get("e_tag") or ""
+            mark = "" if self._lists else result.meta.get("e_tag") or ""
         return b"".join(parts), mark
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
@@ -275,6 +289,9 @@ class CloudStore(Reprs, shows="url _versions"):
     def entries(self, folder: str) -> Iterator[Entry]:
         start = len(self.url.key(""))
         with self._asking(folder):
+            if self._lists is not None:
+                yield from self._lists.entries(folder)
+                return
             for some in self._client.list(self.url.key(folder) + "/"):
                 for each in some:
                     yield Entry(each["path"][start:], each["size"], each.get("e_tag") or "")
@@ -282,8 +299,13 @@ class CloudStore(Reprs, shows="url _versions"):
     def entry(self, name: str) -> Entry:
         with self._asking(name):
             self.traffic.asked()
+            if self._lists is not None:
+                return self._lists.entry(name)
             found = self._client.head(self.url.key(name))
         return Entry(name, found["size"], found.get("e_tag") or "")
+
+    def pinned(self) -> str:
+        return self._lists.pinned() if self._lists else str(self.url)
 
     def _check_version(self, name: str, found: str | None) -> None:
         if found is None:

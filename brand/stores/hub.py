@@ -6,17 +6,19 @@ commit, so a data set that gets a new commit meanwhile does not change here.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.stores.cloud import CloudStore, open_cloud
 from brand.stores.reasons import failed, missing
-from brand.stores.store import Traffic
+from brand.stores.store import Entry, Traffic
 from brand.stores.url import Url, parse_url
 
 _NUMBERS: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -39,7 +41,53 @@ def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> Clo
     prefix = "" if kind == "model" else f"{url.host}/"
     headers = {"authorization": f"Bearer {token}"} if token else {}
     base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
-    return open_cloud(base, traffic, patience_s, headers, _HOSTS)
+    return open_cloud(base, traffic, patience_s, headers, _HOSTS, _HubLists(url.host, repository, str(commit), folder))
+
+
+@dataclass(frozen=True)
+class _HubLists:
+    """Lists the files of a folder of one commit, for a `CloudStore`."""
+
+    host: str
+    repository: str
+    commit: str
+    folder: str
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Yield the files below a folder; none if there is no such folder."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.hf_api import RepoFile
+
+        place = "/".join(part for part in (self.folder, folder) if part)
+        begin = len(f"{self.folder}/") if self.folder else 0
+        with suppress(EntryNotFoundError):
+            tree = HfApi().list_repo_tree(
+                self.repository, place or None, recursive=True, revision=self.commit, repo_type=_KINDS[self.host]
+            )
+            for file in tree:
+                if isinstance(file, RepoFile):
+                    yield _entry(file.path[begin:], file)
+
+    def entry(self, name: str) -> Entry:
+        """Return a file. Raises FileNotFoundError."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.hf_api import RepoFile
+
+        path = f"{self.folder}/{name}" if self.folder else name
+        found = HfApi().get_paths_info(self.repository, [path], revision=self.commit, repo_type=_KINDS[self.host])
+        if not found or not isinstance(found[0], RepoFile):
+            raise FileNotFoundError(errno.ENOENT, "there is no such file in the repository", f"{self.pinned()}/{name}")
+        return _entry(name, found[0])
+
+    def pinned(self) -> str:
+        """Return the URL of the folder in this commit."""
+        parts = (f"hf://{self.host}/{self.repository}@{self.commit}", self.folder)
+        return "/".join(part for part in parts if part)
+
+
+def _entry(name: str, file: Any) -> Entry:
+    return Entry(name, file.size, file.lfs.sha256 if file.lfs else file.blob_id)
 
 
 def list_files(url: Url) -> dict[str, int]:

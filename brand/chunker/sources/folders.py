@@ -2,10 +2,10 @@
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
 the folders by path, within a folder the files by name. By option, classes have given numbers, or those of timm: the
-folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat) set. A file that cannot
-be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a leading dot), files that
-file managers leave behind, and README.md at the top, the card of a Hub data set, are ignored. Memory holds the names of
-one class folder at a time.
+folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat) set. A file that
+cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a leading dot), files
+that file managers leave behind, and README.md at the top, the card of a Hub data set, are ignored. Memory holds the
+names of one class folder at a time.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def source_of(src: Target) -> SourcePath:
     A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
     """
     found = url_of(src)
-    if found is None or found[0] in ("file", "hf"):
+    if found is None or found[0] == "file":
         return source_path(Path(local_source(src)))
     return source_path(f"{found[0]}://{found[1]}")
 
