@@ -19,6 +19,7 @@ from brand.chunker import Options, convert_from
 from brand.chunker.importers import pages, parquet
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import find_files
+from brand.chunker.sources.shards import Block
 from brand.errors import SourceError
 from tests.rounds import examples
 
@@ -165,7 +166,7 @@ def test_a_conversion_of_large_pages(tmp_path: Path) -> None:
 
 NESTED = [["x" * 900] * 3] * 4
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"x" * 900
-BEYOND = {
+BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a dictionary": ({"x": pa.array([b"a" * 900, b"b" * 900, b"a" * 900])}, {}),
     "lists": ({"x": pa.array(NESTED)}, {"use_dictionary": False}),
     "lists of lists": ({"x": pa.array([NESTED] * 2)}, {"use_dictionary": False}),
@@ -238,6 +239,7 @@ def test_values_that_share_their_beginnings_are_read_a_few_at_a_time(tmp_path: P
     (source,) = [parquet.Parquet(tmp_path / "a.parquet", FieldMapping())]
     rows = held = 0
     for block in source.read(0):
+        assert isinstance(block, Block)
         held = max(held, pool.bytes_allocated() - before)
         rows += len(block)
     assert rows == 200
