@@ -285,3 +285,41 @@ def test_a_card_in_a_zip_and_in_a_bucket(packed: bool, tmp_path: Path) -> None:
     assert "--split de/train, --split en/train" in told.err
     assert brand("convert", "jsonl", source, tmp_path / "set", "--split", "de", "-j", 1).code == 0
     assert rows(tmp_path / "set") == [{"name": "b.jsonl"}]
+
+
+INFO = """dataset_info:
+  features:
+  - name: zip
+    dtype: string
+  - name: m
+    dtype: float32
+  - name: n
+    dtype: int64
+  - name: label
+    dtype:
+      class_label:
+        names:
+          '0': neg
+          '1': pos
+"""
+
+
+@pytest.mark.parametrize("configs", ["", "configs:\n" + config("default", "x.*")])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_types_that_a_card_declares_are_told(kind: str, configs: str, tmp_path: Path) -> None:
+    """They are not applied, and the options that the report names give the values of `datasets`."""
+    texts = {"csv": "zip,m,n,label\n17,2,3,1\n", "jsonl": '{"zip": 17, "m": 2, "n": 3, "label": 1}\n'}
+    root = write(tmp_path / "in", {f"x.{kind}": texts[kind]}, "")
+    (root / "README.md").write_text(f"---\n{INFO}{configs}---\n")
+    told = converted(kind, root, None)
+    assert told.code == 0, told.err
+    assert "README.md declares other types of columns, which --field zip=str, --field m=float would give" in told.out
+    assert "README.md names the classes of label: --label COLUMN --classes FILE" in told.out
+    (tmp_path / "names").write_text("neg\npos\n")
+    more = ("--field", "zip=str", "--field", "m=float", "--label", "label", "--classes", tmp_path / "names", "-j", 1)
+    again = brand("convert", kind, root, tmp_path / "again", *more)
+    assert again.code == 0, again.err
+    assert "declares" not in again.out
+    assert rows(tmp_path / "again") == loaded(root, None, "train")
+    features = datasets.load_dataset(str(root), split="train", cache_dir=str(tmp_path / "cache")).features
+    assert StoredDataSet(tmp_path / "again").classes == features["label"].names

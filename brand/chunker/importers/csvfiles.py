@@ -23,6 +23,7 @@ from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.lists import about_names, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell, why_text
+from brand.chunker.sources.card import about_declared
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import OF_DIALECT, Dialect, TextTable, dialect_told
 from brand.errors import SourceError
@@ -55,6 +56,7 @@ class Csv(Shards):
             *_without_header(self._files[0].name, self._header),
             *self._fields.renamed,
             *about_names(self._fields.pairs, firsts, self._files[0].path, choice.codecs),
+            *about_declared(self._files[0].types, self._fields.pairs),
             *filter(None, (why_text(printable(column), cells[column]) for column in texts)),
         ]
         super().__init__(shards, self._fields.schema, told, notes)

@@ -28,7 +28,7 @@ import zstandard
 from brand.chunker.importers.finding import find_objects, is_pattern, place_of
 from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.walk import files_below, is_data, refuse_converted
-from brand.chunker.sources.card import CardFiles, has_configs, of_card, read_card
+from brand.chunker.sources.card import CardFiles, declared, has_configs, of_card, read_card
 from brand.chunker.sources.objects import ObjectFacts, ObjectPath, SourcePath, entries_below
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
@@ -63,7 +63,9 @@ class ImportFile:
     mark: str
     """Size and date; for an object, its size and version."""
     told: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Entries of the configuration in the card of a Hub data set, such as `sep`."""
+    """Entries of the configuration in the card of a Hub data set, such as `sep`,"""
+    types: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """and the types that it declares: column -> codec (`card.declared`)."""
 
 
 def with_compressed(*suffixes: str) -> list[str]:
@@ -105,7 +107,7 @@ def find_files(
         part = of_source(text, card, names, lambda: files_below(root, ("",)), endings, split, takes)
         if not tables:
             _refuse_partitions(text, part.names)
-        return [replace(_file(root / name, name), told=part.told) for name in part.names]
+        return [replace(_file(root / name, name), told=part.told, types=part.types) for name in part.names]
     if split not in (None, ALL):
         raise UsageError(f"--split chooses among the files of a folder, and {text} is not a folder: leave --split out")
     if root.is_file():
@@ -140,7 +142,9 @@ def _objects(
     part = of_source(src, _card(place, split), names, every, endings, split, takes)
     if not tables:
         _refuse_partitions(src, part.names)
-    return [replace(_file(paths.get(name, place / name), name), told=part.told) for name in part.names]
+    return [
+        replace(_file(paths.get(name, place / name), name), told=part.told, types=part.types) for name in part.names
+    ]
 
 
 def _names_below(place: ObjectPath) -> list[str]:
@@ -170,7 +174,7 @@ def of_source(
     `names` are the files with one of `endings`, and `every` returns all. Raises `UsageError` as `find_files` does.
     """
     part = of_card(source, card, every() if has_configs(card) else (), endings, split, takes)
-    return part or CardFiles(of_split(source, names, endings, split), {})
+    return part or CardFiles(of_split(source, names, endings, split), {}, declared(card, None))
 
 
 def of_split(source: str, names: Sequence[str], endings: Sequence[str], split: str | None) -> list[str]:

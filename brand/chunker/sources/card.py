@@ -24,6 +24,9 @@ CARD: Final = "README.md"
 CARD_ALONE: Final = ".huggingface.yaml"
 _HEAD: Final = re.compile(r"\s*---\r?\n(.*?)\r?\n---", re.DOTALL)
 _CONFIGS: Final = re.compile(r"^[\"']?configs[\"']?\s*:", re.MULTILINE)
+_INFO: Final = re.compile(r"^dataset_info\s*:", re.MULTILINE)
+CLASSES: Final = "classes"
+_DTYPES: Final = {r"(large_)?string": "str", r"u?int\d+": "int", r"float\d+": "float"}
 _MAGIC: Final = re.compile(r"[*?[]")
 _ELSEWHERE: Final = re.compile(r"^/|::|://|(^|/)\.\.(/|$)")
 """Marks of a file that is not below the folder."""
@@ -55,9 +58,12 @@ class CardFiles(NamedTuple):
     """In the order in which `datasets` reads them."""
     told: Mapping[str, Any]
     """The further entries of the configuration, such as `sep`."""
+    types: Mapping[str, str]
+    """See `declared`."""
 
 
 class _Part(NamedTuple):
+    config: str
     patterns: Sequence[str]
     names: Sequence[str]
     told: Mapping[str, Any]
@@ -107,16 +113,19 @@ def of_card(
     parts: dict[str, _Part] = {}
     for config, told in configs.items():
         more = {entry: value for entry, value in told.items() if entry not in _PLAIN}
-        for part, patterns in _patterns(source, told, names):
+        for split_name, patterns in _patterns(source, told, names):
             found = [name for pattern in patterns for name in _matching(pattern, names) if _is_known(name)]
             if not found or any(name.lower().endswith(tuple(endings)) for name in found):
-                parts[f"{config}/{part}" if len(configs) > 1 else part] = _Part(patterns, found, more)
+                parts[f"{config}/{split_name}" if len(configs) > 1 else split_name] = _Part(
+                    config, patterns, found, more
+                )
     if not parts:
         there = ", ".join(sorted(map(printable, configs)))
         raise _refused(source, f"no configuration of its {CARD} ({there}) names a file with {_shown(endings)}")
     label = choose(source, {label: len(part.names) for label, part in parts.items()}, split)
     _check(source, label, parts[label], endings, frozenset(takes))
-    return CardFiles(list(parts[label].names), parts[label].told)
+    part = parts[label]
+    return CardFiles(list(part.names), part.told, declared(card, part.config))
 
 
 def _check(source: str, label: str, part: _Part, endings: Sequence[str], takes: frozenset[str]) -> None:
@@ -241,6 +250,42 @@ def _is_meant(name: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _is_known(name: str) -> bool:
     return any(map(_KNOWN.fullmatch, name.rpartition("/")[2].split(".")[1:]))
+
+
+def declared(card: tuple[str, str], config: str | None) -> dict[str, str]:
+    """Return column -> codec of the columns whose types a card declares in `dataset_info`; `classes` for class names.
+
+    `config` is the configuration; None if there is only one. Empty if the card cannot be read.
+    """
+    head = _HEAD.match(card[0])
+    if head is None or not _INFO.search(head[1]):
+        return {}
+    try:
+        import yaml
+
+        found = yaml.safe_load(head[1])["dataset_info"]
+        infos = found if isinstance(found, list) else [found]
+        info = next(each for each in infos if len(infos) == 1 or each.get("config_name") == config)
+        types = {each["name"]: each.get("dtype") for each in info["features"]}
+    except Exception:  # noqa: BLE001 - it may hold anything, and is a hint only
+        return {}
+    codecs = {str(name): _codec_declared(dtype) for name, dtype in types.items()}
+    return {name: codec for name, codec in codecs.items() if codec}
+
+
+def _codec_declared(dtype: object) -> str:
+    if isinstance(dtype, dict):
+        return CLASSES if "class_label" in dtype else ""
+    return next((codec for words, codec in _DTYPES.items() if re.fullmatch(words, str(dtype))), "")
+
+
+def about_declared(declared: Mapping[str, str], fields: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield notes on types that a card declares and that are not those of the fields: (column, name, codec)."""
+    other = [(column, declared[column]) for column, _, codec in fields if declared.get(column, codec) != codec]
+    if some := [f"--field {printable(column)}={codec}" for column, codec in other if codec != CLASSES]:
+        yield f"{CARD} declares other types of columns, which {', '.join(some)} would give them"
+    if some := [printable(column) for column, codec in other if codec == CLASSES]:
+        yield f"{CARD} names the classes of {', '.join(some)}: --label COLUMN --classes FILE gives a column such names"
 
 
 def whole_folder(source: str, files: Sequence[str], names: Iterable[str]) -> str:
