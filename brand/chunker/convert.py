@@ -148,7 +148,7 @@ def convert_from(
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
     url = url_of(src)
-    if url is not None and _is_streamed(kind, url[0]):
+    if url is not None and url[0] != "file":
         src = f"{url[0]}://{url[1]}"
     else:
         src = local_source(src)
@@ -182,11 +182,6 @@ def _convert_shards(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*report.notes, *source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
-
-
-def _is_streamed(kind: str, scheme: str) -> bool:
-    """Return whether an importer reads a URL itself: that for `hf` those of the Hub, too."""
-    return scheme not in ("file", "hf") or kind == scheme
 
 
 def convert_tokens(

@@ -102,6 +102,9 @@ class StoreProcess:
     def entry(self, name: str) -> Entry:
         return Entry(*json.loads(self._ask({"do": "entry", "name": name})))
 
+    def pinned(self) -> str:
+        return self._ask({"do": "pinned"}).decode()
+
     def _ask(self, question: dict[str, Any], data: bytes = b"") -> bytes:
         return b"".join(self._answers(question, data))
 
@@ -189,6 +192,8 @@ def _answer(store: Store, question: dict[str, Any], data: bytes) -> bytes:
             return b"[]"  # the end of the pages
         case {"do": "entry", "name": name}:
             return json.dumps(store.entry(name)).encode()
+        case {"do": "pinned"}:
+            return store.pinned().encode()
     return b""
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
@@ -122,12 +122,26 @@ class HedgePolicy(Reprs, shows="_late _pause"):
                 self._late.clear()
 
 
+class Lists(Protocol):
+    """Lists the objects of a web server that does not list them itself. Their contents never change."""
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """See `Store`."""
+
+    def entry(self, name: str) -> Entry:
+        """See `Store`."""
+
+    def pinned(self) -> str:
+        """See `Store`."""
+
+
 def open_cloud(
     url: Url,
     traffic: Traffic,
     patience_s: float | None = None,
     headers: Mapping[str, str] | None = None,
     hosts: tuple[str, ...] = (),
+    lists: Lists | None = None,
 ) -> CloudStore:
     """Return the store of a URL. Raises `UsageError`. Each request sends `headers`; redirects may lead to `hosts`."""
     try:
@@ -167,7 +181,7 @@ def open_cloud(
         return client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES)
 
     try:
-        return CloudStore(url, traffic, clients)
+        return CloudStore(url, traffic, clients, lists)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
@@ -181,8 +195,8 @@ Clients = tuple[Any, Any]
 class CloudStore(Reprs, shows="url _versions _renewed_s"):
     """A `Store` through stores of obstore. `make` makes them, with the credentials that it finds at the time."""
 
-    def __init__(self, url: Url, traffic: Traffic, make: Callable[[], Clients]) -> None:
-        self.url, self.traffic, self._make = url, traffic, make
+    def __init__(self, url: Url, traffic: Traffic, make: Callable[[], Clients], lists: Lists | None) -> None:
+        self.url, self.traffic, self._make, self._lists = url, traffic, make, lists
         self._clients = make()
         self._renewed_s = -math.inf
         """When credentials were last looked for again."""
@@ -220,7 +234,7 @@ class CloudStore(Reprs, shows="url _versions _renewed_s"):
                 if size > most:
                     raise too_long(self.url.child(name), most)
                 parts.append(bytes(part))
-            mark = result.meta.get("e_tag") or ""
+            mark = "" if self._lists else result.meta.get("e_tag") or ""
         return b"".join(parts), mark
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
@@ -325,6 +339,9 @@ class CloudStore(Reprs, shows="url _versions _renewed_s"):
     def entries(self, folder: str) -> Iterator[Entry]:
         start = len(self.url.key(""))
         with self._asking(folder):
+            if self._lists is not None:
+                yield from self._lists.entries(folder)
+                return
             last: str | None = None
             while True:
                 clients = self._clients
@@ -341,8 +358,13 @@ class CloudStore(Reprs, shows="url _versions _renewed_s"):
     def entry(self, name: str) -> Entry:
         with self._asking(name):
             self.traffic.asked()
+            if self._lists is not None:
+                return self._lists.entry(name)
             found = self._do(lambda client: client.head(self.url.key(name)))
         return Entry(name, found["size"], found.get("e_tag") or "")
+
+    def pinned(self) -> str:
+        return self._lists.pinned() if self._lists else str(self.url)
 
     def _check_version(self, name: str, found: str | None) -> None:
         if found is None:

@@ -87,6 +87,9 @@ class FileSystemStore(Reprs, shows="url"):
             facts = self._system.info(self._path(name))
         return Entry(name, int(facts["size"]), _mark(facts))
 
+    def pinned(self) -> str:
+        return str(self.url)
+
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 

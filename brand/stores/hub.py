@@ -6,20 +6,21 @@ commit, so a data set that gets a new commit meanwhile does not change here.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.stores.cloud import CloudStore, open_cloud
 from brand.stores.reasons import failed, missing
-from brand.stores.store import Traffic
+from brand.stores.store import Entry, Traffic
 from brand.stores.url import Url, parse_url
 
-_BRACES: Final = re.compile(r"\{\d+\.\.\d+\}")
 _NUMBERS: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
 _HOSTS: Final = ("hf.co", "huggingface.co")
@@ -40,14 +41,60 @@ def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> Clo
     prefix = "" if kind == "model" else f"{url.host}/"
     headers = {"authorization": f"Bearer {token}"} if token else {}
     base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
-    return open_cloud(base, traffic, patience_s, headers, _HOSTS)
+    return open_cloud(base, traffic, patience_s, headers, _HOSTS, _HubLists(url.host, repository, str(commit), folder))
 
 
-def list_files(url: Url, names: str) -> dict[str, int]:
-    """Return path -> bytes of the files of a data set of the Hub that match `names`, such as `*.parquet`.
+@dataclass(frozen=True)
+class _HubLists:
+    """Lists the files of a folder of one commit, for a `CloudStore`."""
 
-    Paths are below the folder that the URL names; if it names files, below the repository. Without a connection, these
-    are the files in the Hub's cache. Raises `UsageError`.
+    host: str
+    repository: str
+    commit: str
+    folder: str
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Yield the files below a folder; none if there is no such folder."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.hf_api import RepoFile
+
+        place = "/".join(part for part in (self.folder, folder) if part)
+        begin = len(f"{self.folder}/") if self.folder else 0
+        with suppress(EntryNotFoundError):
+            tree = HfApi().list_repo_tree(
+                self.repository, place or None, recursive=True, revision=self.commit, repo_type=_KINDS[self.host]
+            )
+            for file in tree:
+                if isinstance(file, RepoFile):
+                    yield _entry(file.path[begin:], file)
+
+    def entry(self, name: str) -> Entry:
+        """Return a file. Raises FileNotFoundError."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.hf_api import RepoFile
+
+        path = f"{self.folder}/{name}" if self.folder else name
+        found = HfApi().get_paths_info(self.repository, [path], revision=self.commit, repo_type=_KINDS[self.host])
+        if not found or not isinstance(found[0], RepoFile):
+            raise FileNotFoundError(errno.ENOENT, "there is no such file in the repository", f"{self.pinned()}/{name}")
+        return _entry(name, found[0])
+
+    def pinned(self) -> str:
+        """Return the URL of the folder in this commit."""
+        parts = (f"hf://{self.host}/{self.repository}@{self.commit}", self.folder)
+        return "/".join(part for part in parts if part)
+
+
+def _entry(name: str, file: Any) -> Entry:
+    return Entry(name, file.size, file.lfs.sha256 if file.lfs else file.blob_id)
+
+
+def list_files(url: Url) -> dict[str, int]:
+    """Return path -> bytes of the files of a data set of the Hub.
+
+    Paths are below the folder that the URL names; if it names Parquet files, those of these files below the repository.
+    Without a connection, these are the files in the Hub's cache. Raises `UsageError`.
     """
     try:
         from huggingface_hub import HfApi, snapshot_download
@@ -55,25 +102,19 @@ def list_files(url: Url, names: str) -> dict[str, int]:
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
     kind, repository, revision, folder = _parts(url)
-    pattern = pattern_of(folder, names)
     with _asking(url):
         try:
             tree = HfApi().list_repo_tree(repository, recursive=True, repo_type=kind, revision=revision)
             found = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         except Exception:  # noqa: BLE001 - as in `_asking`
-            root = Path(
-                snapshot_download(
-                    repository, repo_type=kind, revision=revision, allow_patterns=pattern, local_files_only=True
-                )
-            )
+            root = Path(snapshot_download(repository, repo_type=kind, revision=revision, local_files_only=True))
             found = {
                 path.relative_to(root).as_posix(): path.stat().st_size for path in root.rglob("*") if path.is_file()
             }
-    if names_files(url, (names.removeprefix("*"),)):
+    if names_files(url):
         return {path: size for path, size in sorted(found.items()) if _matches(path, folder)}
     above = f"{folder}/" if folder else ""
-    below = {path.removeprefix(above): size for path, size in sorted(found.items()) if path.startswith(above)}
-    return {path: size for path, size in below.items() if fnmatch(path.rpartition("/")[2], names)}
+    return {path.removeprefix(above): size for path, size in sorted(found.items()) if path.startswith(above)}
 
 
 def download(url: Url, paths: Sequence[str]) -> Path:
@@ -84,16 +125,16 @@ def download(url: Url, paths: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     kind, repository, revision, folder = _parts(url)
-    above = "" if names_files(url, (".parquet", ".pq")) else folder
+    above = "" if names_files(url) else folder
     exact = [re.sub(r"([*?[])", r"[\1]", f"{above}/{path}" if above else path) for path in paths]
     with _asking(url):
         return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=exact), above)
 
 
-def names_files(url: Url, endings: Sequence[str]) -> bool:
-    """Whether a URL of the Hub names files, by a pattern or one by its ending, and not a folder."""
+def names_files(url: Url) -> bool:
+    """Whether a URL of the Hub names Parquet files, by a pattern or one by its ending, and not a folder."""
     folder = _parts(url)[3]
-    return folder.endswith(tuple(endings)) or any(character in folder for character in "*?[{")
+    return folder.endswith((".parquet", ".pq")) or any(character in folder for character in "*?[{")
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -116,13 +157,6 @@ def _asking(url: Url) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
         why = failed(error, "").strerror
         raise UsageError(f"{url}: it is not on the Hub, or the Hub does not answer: {why}") from None
-
-
-def pattern_of(folder: str, names: str) -> str:
-    """Return the pattern of the files to download: `names` below a folder, or `folder` if it names files itself."""
-    if folder.endswith(names.removeprefix("*")) or any(character in folder for character in "*?[{"):
-        return _BRACES.sub("*", folder)  # the Hub's library knows no braces
-    return f"{folder}/*{names}" if folder else names
 
 
 def _parts(url: Url) -> tuple[str, str, str | None, str]:

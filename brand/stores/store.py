@@ -101,6 +101,9 @@ class Store(Protocol):
     def entry(self, name: str) -> Entry:
         """Return an object without reading it."""
 
+    def pinned(self) -> str:
+        """Return a URL of this folder that names the present contents, if the store has such; else its URL."""
+
 
 def read_all(store: Store, wanted: Sequence[Wanted]) -> None:
     """Fill the buffers of some ranges, `AT_ONCE` at the same time. Raises OSError."""

@@ -16,6 +16,8 @@ from brand.printable import printable
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _LONGEST: Final = 4096
+_HUB_PARTS: Final = 2
+"""Parts of a path on the Hub that name a repository: owner and name."""
 _ENVIRONMENT: Final = (
     "credentials are read from the environment (docs/guides/object-stores.md), so that no log shows them"
 )
@@ -41,6 +43,12 @@ class Url:
     def child(self, name: str) -> str:
         """Return the URL of the object `name` of this folder, for messages."""
         return f"{self}/{name}"
+
+    def split(self) -> tuple[str, str]:
+        """Return the URL of the whole store, and the path below it. A repository of the Hub is a store of its own."""
+        parts = self.path.split("/")
+        count = _HUB_PARTS if self.scheme == "hf" else 0
+        return "/".join([self.root, *parts[:count]]).rstrip("/"), "/".join(parts[count:])
 
     @property
     def root(self) -> str:

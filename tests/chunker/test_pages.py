@@ -19,6 +19,7 @@ from brand.chunker import Options, convert_from
 from brand.chunker.importers import pages, parquet
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import find_files
+from brand.chunker.sources.shards import Block
 from brand.errors import SourceError
 from tests.rounds import examples
 
@@ -161,6 +162,88 @@ def test_a_conversion_of_large_pages(tmp_path: Path) -> None:
         {**row, "part": 7, "index": number} if "index" in reader.sample(0) else {**row, "part": 7}
         for number, row in enumerate(table.to_pylist())
     ]
+
+
+NESTED = [["x" * 900] * 3] * 4
+PICTURE = b"\x89PNG\r\n\x1a\n" + b"x" * 900
+BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a dictionary": ({"x": pa.array([b"a" * 900, b"b" * 900, b"a" * 900])}, {}),
+    "lists": ({"x": pa.array(NESTED)}, {"use_dictionary": False}),
+    "lists of lists": ({"x": pa.array([NESTED] * 2)}, {"use_dictionary": False}),
+    "lists of files": ({"x": pa.array([[{"bytes": PICTURE, "path": "a.png"}] * 3] * 4)}, {"use_dictionary": False}),
+    "delta": (
+        {"x": pa.array([b"a" * 900, b"b" * 900])},
+        {"use_dictionary": False, "column_encoding": {"x": "DELTA_BYTE_ARRAY"}},
+    ),
+    "delta of lengths": (
+        {"x": pa.array([b"a" * 900, b"b" * 900])},
+        {"use_dictionary": False, "column_encoding": {"x": "DELTA_LENGTH_BYTE_ARRAY"}},
+    ),
+    "brotli": ({"x": pa.array([b"a" * 900, b"b" * 900])}, {"compression": "brotli", "use_dictionary": False}),
+    "lists of numbers": ({"x": pa.array([[*range(300)]] * 2)}, {"use_dictionary": False}),
+    "a later page": (
+        {"x": pa.array([["x"]] * 3000 + [["y" * 30_000]])}, {"use_dictionary": False, "data_page_size": 10}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_a_page_beyond_the_memory_is_refused_before_it_is_read(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its column and the memory that it takes; without that column, or with more memory, the file is read."""
+    columns, options = BEYOND[case]
+    table = pa.table({**columns, "n": [True] * len(columns["x"])})
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    monkeypatch.setattr(parquet, "available_bytes", lambda: 1000)
+    read_before = pa.total_allocated_bytes()
+    with pytest.raises(SourceError, match=r"a\.parquet: the column x\S* has a page of .* GB of memory, and") as caught:
+        convert_from("parquet", tmp_path / "a.parquet", tmp_path / "out", Options(jobs=1))
+    assert pa.total_allocated_bytes() - read_before < 900
+    assert "write_batch_size=16" in str(caught.value)
+    assert "--columns leaves the column out" in str(caught.value)
+    some = convert_from(
+        "parquet", tmp_path / "a.parquet", tmp_path / "n", Options(jobs=1), choice=FieldMapping(columns=("n",))
+    )
+    assert some.samples == len(table)
+    monkeypatch.setattr(parquet, "available_bytes", lambda: 1 << 30)
+    report = convert_from("parquet", tmp_path / "a.parquet", tmp_path / "x", Options(jobs=1))
+    assert any("Arrow reads such a page as a whole" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("case", ["a dictionary", "lists", "brotli"])
+def test_the_advice_for_a_page_beyond_the_memory_helps(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small batches, small row groups, or another compression."""
+    columns, options = BEYOND[case]
+    cures: list[dict[str, Any]] = [{"row_group_size": 1}, {"write_batch_size": 1, "data_page_size": 1}]
+    monkeypatch.setattr(parquet, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(parquet, "_LARGE_PAGE", 2750 if case == "lists" else 950)
+    cures += [{"compression": "zstd"}] if case == "brotli" else []
+    for number, cure in enumerate(cures):
+        if case == "a dictionary" and "write_batch_size" in cure:
+            continue  # the page of the dictionary has all values
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet", **{**options, **cure})
+        report = convert_from("parquet", tmp_path / "a.parquet", tmp_path / f"{number}", Options(jobs=1))
+        assert report.samples == len(columns["x"])
+
+
+def test_values_that_share_their_beginnings_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    """A file of some kilobytes holds values of many megabytes, encoded by what differs from the one before."""
+    texts = ["x" * 200_000 + str(number) for number in range(200)]
+    encoding = {"use_dictionary": False, "column_encoding": {"t": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(pa.table({"t": texts, "n": range(200)}), tmp_path / "a.parquet", **encoding)
+    assert (tmp_path / "a.parquet").stat().st_size < 210_000
+    pool, before = pa.default_memory_pool(), pa.default_memory_pool().bytes_allocated()
+    (source,) = [parquet.Parquet(tmp_path / "a.parquet", FieldMapping())]
+    rows = held = 0
+    for block in source.read(0):
+        assert isinstance(block, Block)
+        held = max(held, pool.bytes_allocated() - before)
+        rows += len(block)
+    assert rows == 200
+    assert held < 15_000_000
 
 
 @examples(200)

@@ -317,9 +317,12 @@ def test_a_folder_on_a_web_server(verb: tuple[str, ...], tmp_path: Path) -> None
 
 
 def test_a_source_on_the_hub(tmp_path: Path) -> None:
-    """`convert hf` reads Parquet from there; other commands do not."""
-    for url in ("hf://datasets/owner/name", "https://huggingface.co/datasets/owner/name/tree/main"):
-        told = brand("convert", "images", url, tmp_path / "out")
+    """Its pages are no folder; a URL hf:// is one, but for token files."""
+    for kind, url in (
+        ("tokens", "hf://datasets/owner/name"),
+        ("images", "https://huggingface.co/datasets/owner/name/tree/main"),
+    ):
+        told = brand("convert", kind, url, tmp_path / "out")
         assert_message(told, 2, "`hf download --repo-type dataset owner/name --local-dir FOLDER`")
 
 

@@ -55,7 +55,7 @@ def test_each_sample_of_a_member_comes_once_before_any_comes_twice(order: MixedO
     """Draw number d of a member is position d % n of its epoch d // n, over all epochs of the mixture."""
     come = Counter[int]()
     for member, epoch, position in all_of(order, epochs):
-        assert (epoch, position) == divmod(come[member], order.orders[member].draws)
+        assert (epoch, position) == divmod(come[member], order.sizes[member])
         come[member] += 1
     assert order.counts(epochs, 0) == tuple(come[member] for member in range(len(order.orders)))
 
@@ -123,7 +123,7 @@ def test_weights_change_and_members_go_on(
         assert order == changed
     come = Counter[int]()
     for member, epoch, position in all_of(order, 4):
-        assert (epoch, position) == divmod(come[member], order.orders[member].draws)
+        assert (epoch, position) == divmod(come[member], order.sizes[member])
         come[member] += 1
 
 

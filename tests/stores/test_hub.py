@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from brand.errors import UsageError
-from brand.stores.hub import pattern_of
 from brand.stores.opening import open_store
 from brand.stores.store import read_all
 
@@ -99,18 +98,3 @@ def test_what_names_nothing(url: str) -> None:
     """The message shows how it is written."""
     with pytest.raises(UsageError, match="write hf://datasets/OWNER/NAME/FOLDER"):
         open_store(url)
-
-
-@pytest.mark.parametrize(
-    ("folder", "pattern"),
-    [
-        ("", "*.parquet"),
-        ("data", "data/**.parquet"),
-        ("data/train-*.parquet", "data/train-*.parquet"),
-        ("data/train-00000-of-00002.parquet", "data/train-00000-of-00002.parquet"),
-        ("data/train-{00000..00001}.parquet", "data/train-*.parquet"),
-    ],
-)
-def test_a_pattern_in_a_url_names_the_files_to_download(folder: str, pattern: str) -> None:
-    """The advice for a data set with several splits is a URL with a pattern, which has to match its files."""
-    assert pattern_of(folder, "*.parquet") == pattern

@@ -21,6 +21,7 @@ from brand.collect import NamedSamples, append_samples, delete
 from brand.errors import FormatError, SchemaError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.storage.support import chunk as chunk_path
+from tests.tools.cluster import running_cluster
 from tests.tools.damage import flip_bit
 from tests.torch.support import TORCHDATA, stateful_loader
 from tests.torch.test_lists import png
@@ -289,12 +290,12 @@ def test_lists_that_are_too_long_or_all_empty(tmp_path: Path) -> None:
 
 
 def test_uses_that_are_refused(path: Path) -> None:
-    """Batch samplers, mixtures, states of other samples, parts that are not there."""
+    """Batch samplers, a data set twice, states of other samples, parts that are not there."""
     data, plain = opened(path), BrandDataset(path, fields=FIELDS)
     with pytest.raises(UsageError, match="LengthBatchSampler plans batches of stored samples"):
         LengthBatchSampler(data, "label", batch_size=4)
-    with pytest.raises(UsageError, match="has expand=, and a member of a Mixture is read as it is stored"):
-        Mixture({data: 1, plain: 1})
+    with pytest.raises(UsageError, match=r"more than once, and with expand=.*a loader of its own"):
+        Mixture({data: 1, opened(path): 1})
     state = BrandSampler(plain).state_dict()
     for sampler in (BrandSampler(data), BrandSampler(data, shuffle=False)):
         with pytest.raises(UsageError, match="not of a data set with expand='captions'"):
@@ -417,3 +418,16 @@ def test_several_nodes_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError, match=r"^expand= fetches on one node.*one element of each list in a transform"):
         BrandSampler(opened(path))
     assert len(BrandSampler(opened(path), shuffle=False)) > 0
+
+
+@pytest.mark.slow
+def test_a_server_of_several_nodes_is_refused_by_the_name_that_the_user_wrote(path: Path) -> None:
+    """One that was started by hand is known when the first sample is fetched; in a mixture, the mixture is named."""
+    with running_cluster(path, nodes=2, memory=0.5) as cluster:
+        data = opened(path, server=cluster.addresses[0], job="pairs")
+        with pytest.raises(UsageError, match=r"^expand= fetches on one node.*one element of each list in a transform"):
+            next(iter(BrandLoader(data, 4, sampler=BrandSampler(data, num_replicas=2, rank=0))))
+        plain = [BrandDataset(path, fields=("label",), server=cluster.addresses[0], job="pairs") for _ in range(2)]
+        mixture = Mixture(dict.fromkeys(plain, 1))
+        with pytest.raises(UsageError, match=r"^a Mixture fetches on one node"):
+            next(iter(BrandLoader(mixture, 4, sampler=BrandSampler(mixture, num_replicas=2, rank=0))))

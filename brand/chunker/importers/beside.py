@@ -48,7 +48,7 @@ def images_source(
     Returns the rows of the table if they name several files each; else the request for the files of the folder.
     """
     path = None if table is None else source_of(table)
-    root, given = source_folder(src, options), source_of(src)
+    root, given = source_folder(src, options)[0], source_of(src)
     above = [folder for folder in root.parents if is_below(folder, given)]
     tables = [folder / name for folder in above for name in _METADATA if tree_of(folder).is_file(name)]
     if tables and table is None:

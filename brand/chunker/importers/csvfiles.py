@@ -30,8 +30,9 @@ from brand.chunker.importers.natural import (
     kind_of_cell,
     why_text,
 )
+from brand.chunker.sources.card import about_declared
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.chunker.sources.texttable import Dialect, TextTable
+from brand.chunker.sources.texttable import OF_DIALECT, Dialect, TextTable, dialect_told
 from brand.errors import SourceError
 from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
@@ -51,17 +52,18 @@ class Csv(Shards):
     kind = "csv"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split)
-        self._dialect = choice.dialect
-        self._header, natural, cells, firsts = _header_and_columns(self._files, choice.dialect)
+        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file", choice.split, takes=OF_DIALECT)
+        self._dialect = dialect_told(self._files[0].told, choice.dialect)
+        self._header, natural, cells, firsts = _header_and_columns(self._files, self._dialect)
         self._fields = choose(natural.items(), choice, fits_of_cells(natural))
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        told = f"{self._fields.choice} {choice.dialect}"
+        told = f"{self._fields.choice} {self._dialect}"
         texts = [c for c, name, codec in self._fields.pairs if codec == "str" and not {c, name} & choice.codecs.keys()]
         notes = [
             *_without_header(self._files[0].name, self._header),
             *self._fields.renamed,
             *about_names(self._fields.pairs, firsts, self._files[0].path, choice.codecs),
+            *about_declared(self._files[0].types, self._fields.pairs),
             *filter(None, (why_text(printable(column), cells[column]) for column in texts)),
         ]
         super().__init__(shards, self._fields.schema, told, notes)

@@ -14,9 +14,10 @@ import lzma
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -27,7 +28,8 @@ import zstandard
 from brand.chunker.importers.finding import find_objects, is_pattern, place_of
 from brand.chunker.importers.natural import LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.walk import files_below, is_data, refuse_converted
-from brand.chunker.sources.objects import ObjectFacts, ObjectPath, SourcePath
+from brand.chunker.sources.card import CardFiles, declared, has_configs, of_card, read_card
+from brand.chunker.sources.objects import ObjectFacts, ObjectPath, SourcePath, entries_below
 from brand.chunker.sources.splits import ALL, choose, chosen, is_partition, labels_of
 from brand.errors import BrandError, SourceError, UsageError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
@@ -60,6 +62,10 @@ class ImportFile:
     bytes: int
     mark: str
     """Size and date; for an object, its size and version."""
+    told: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Entries of the configuration in the card of a Hub data set, such as `sep`,"""
+    types: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """and the types that it declares: column -> codec (`card.declared`)."""
 
 
 def with_compressed(*suffixes: str) -> list[str]:
@@ -68,13 +74,20 @@ def with_compressed(*suffixes: str) -> list[str]:
 
 
 def find_files(
-    src: str | os.PathLike[str], suffixes: Iterable[str], what: str, split: str | None = None, *, tables: bool = False
+    src: str | os.PathLike[str],
+    suffixes: Iterable[str],
+    what: str,
+    split: str | None = None,
+    *,
+    tables: bool = False,
+    takes: Iterable[str] = (),
 ) -> list[ImportFile]:
     """Return the files of a folder, of a pattern (`part-*.tar`, `part-{000..146}.tar`), or the one file, by name.
 
     In a folder, the files count whose names end with one of `suffixes`, also in subfolders; `walk` says which do not.
-    `split` chooses among the splits and configurations that the names say. `tables` is whether the files are tables:
-    then folders `column=value` are columns of theirs, and names that begin with `_` are no data.
+    `split` chooses among the splits and configurations that the card of a Hub data set names (`card`), or else the
+    names of files and folders. `tables` is whether the files are tables: then folders `column=value` are columns of
+    theirs, and names that begin with `_` are no data. `takes` are entries of a card that the caller follows.
 
     Raises:
         SourceError: There are no such files, or one cannot be read.
@@ -82,7 +95,7 @@ def find_files(
     """
     text, endings = os.fspath(src), tuple(suffixes)
     if isinstance(place := place_of(text), ObjectPath):
-        return _objects(text, place, endings, what, split, tables=tables)
+        return _objects(text, place, endings, what, split, tables=tables, takes=takes)
     root = Path(os.path.normpath(text))
     if root.is_dir():
         names = files_below(root, endings, underscore=not tables)
@@ -90,10 +103,11 @@ def find_files(
             refuse_converted(root, what)
             hint = f"Their names end with {', '.join(endings)}" + (", and begin with no _" if tables else "")
             raise SourceError(text, f"there is no {what} in this folder", hint=hint)
-        names = of_split(text, names, endings, split)
+        card = _card(root, split)
+        part = of_source(text, card, names, lambda: files_below(root, ("",)), endings, split, takes)
         if not tables:
-            _refuse_partitions(text, names)
-        return [_file(root / name, name) for name in names]
+            _refuse_partitions(text, part.names)
+        return [replace(_file(root / name, name), told=part.told, types=part.types) for name in part.names]
     if split not in (None, ALL):
         raise UsageError(f"--split chooses among the files of a folder, and {text} is not a folder: leave --split out")
     if root.is_file():
@@ -105,7 +119,14 @@ def find_files(
 
 
 def _objects(
-    src: str, place: ObjectPath, endings: tuple[str, ...], what: str, split: str | None, *, tables: bool
+    src: str,
+    place: ObjectPath,
+    endings: tuple[str, ...],
+    what: str,
+    split: str | None,
+    *,
+    tables: bool,
+    takes: Iterable[str],
 ) -> list[ImportFile]:
     """Return the files of a source in a store or in a zip, as `find_files` does."""
     found, folder = find_objects(src, place, endings, what, _expanded), place.path
@@ -117,10 +138,43 @@ def _objects(
     names = [name for name in paths if all(is_data(part, underscore=not tables) for part in name.split("/"))]
     if not names:
         raise SourceError(src, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}")
-    names = of_split(src, names, endings, split)
+    every = partial(_names_below, place)
+    part = of_source(src, _card(place, split), names, every, endings, split, takes)
     if not tables:
-        _refuse_partitions(src, names)
-    return [_file(paths[name], name) for name in names]
+        _refuse_partitions(src, part.names)
+    return [
+        replace(_file(paths.get(name, place / name), name), told=part.told, types=part.types) for name in part.names
+    ]
+
+
+def _names_below(place: ObjectPath) -> list[str]:
+    begin = len(f"{place.path}/") if place.path.parts else 0
+    return [entry.name[begin:] for entry in entries_below(place)]
+
+
+def _card(root: SourcePath, split: str | None) -> tuple[str, str]:
+    """Return the card of a folder; an empty one if all files are taken. Raises `SourceError`."""
+    try:
+        return ("", "") if split == ALL else read_card(root)
+    except OSError as error:
+        raise SourceError(str(root), f"its README.md cannot be read: {error.strerror}") from error
+
+
+def of_source(
+    source: str,
+    card: tuple[str, str],
+    names: Sequence[str],
+    every: Callable[[], Sequence[str]],
+    endings: Sequence[str],
+    split: str | None,
+    takes: Iterable[str] = (),
+) -> CardFiles:
+    """Return the files of one split: as the card says, or else the names of the files.
+
+    `names` are the files with one of `endings`, and `every` returns all. Raises `UsageError` as `find_files` does.
+    """
+    part = of_card(source, card, every() if has_configs(card) else (), endings, split, takes)
+    return part or CardFiles(of_split(source, names, endings, split), {}, declared(card, None))
 
 
 def of_split(source: str, names: Sequence[str], endings: Sequence[str], split: str | None) -> list[str]:

@@ -78,7 +78,8 @@ def find_objects(
 
 
 def _matching(src: str, folder: ObjectPath, expand: Callable[[str], list[str]]) -> list[ObjectPath]:
-    names = [name[len(folder.root) + 1 :] for name in expand(src)]
+    before = src[: _PATTERN.search(src).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    names = [name[len(folder.root) + 1 :] for name in expand(f"{folder}{src[len(before) :]}")]
     exact = [name for name in names if not _PATTERN.search(name)]
     if folder.root.startswith(WITHOUT_LISTS) and not is_zip(folder.root):
         if len(exact) < len(names):

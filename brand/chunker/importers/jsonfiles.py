@@ -28,6 +28,7 @@ from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, 
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
 from brand.chunker.importers.lists import about_names, first_text, with_files
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, first_rows, fits_of_values, kind_of_value
+from brand.chunker.sources.card import about_declared
 from brand.chunker.sources.encoding import check_encoding
 from brand.chunker.sources.objects import SourcePath
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
@@ -83,6 +84,7 @@ class JsonLines(Shards):
             *self._fields.renamed,
             *about_names(self._fields.pairs, first.texts, files[0].path, choice.codecs),
             *_about_one_object(files[0], first.alone),
+            *about_declared(files[0].types, self._fields.pairs),
         ]
         super().__init__(shards, self._fields.schema, self._fields.choice, notes)
 

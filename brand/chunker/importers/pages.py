@@ -28,7 +28,7 @@ _DATA, _INDEX, _DICTIONARY, _DATA_2 = 0, 1, 2, 3
 _PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
 _SUFFIXES: Final = {"ZSTD": ".zst", "GZIP": ".gz"}
 _CODECS: Final = ("UNCOMPRESSED", "SNAPPY", *_SUFFIXES)
-_HEADER_BYTES: Final = 16 << 10
+_HEADER_BYTES: Final = 2 << 10
 _MOST_HEADER: Final = 64 << 20
 _BUFFER: Final = 1 << 20
 _STEP: Final = 256 << 10
@@ -81,9 +81,12 @@ class ColumnChunk:
             at = page.end
             yield page
 
-    def largest_page(self) -> int:
-        """Return the decompressed size of the largest of the first pages; the others are like them."""
-        return max((page.size for page in islice(self.pages(), _FIRST_PAGES)), default=0)
+    def largest_page(self, *, far: bool) -> int:
+        """Return the decompressed size of the largest page. If the file is `far`, the first ones decide.
+
+        In a store, the header of each page is a request; later pages are mostly like the first ones.
+        """
+        return max((page.size for page in islice(self.pages(), _FIRST_PAGES if far else None)), default=0)
 
     def dictionary(self) -> tuple[int, int]:
         """Return the number of values in the dictionary page, and its decompressed size; zeros if there is none."""

@@ -28,6 +28,8 @@ from brand.chunker.sources.objects import ObjectPath, SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
+from brand.node.setup.memory import available_bytes
+from brand.printable import printable
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
@@ -35,8 +37,14 @@ _BATCH_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 _LARGE_PAGE: Final = 256 << 20
 _LARGE_DICTIONARY: Final = 64 << 10
+_PREFIXES: Final = "DELTA_BYTE_ARRAY"
+_FIRST_ROWS: Final = 16
 _PAGE_HELD: Final = 2
 """Forms of a page in the memory of Arrow: decompressed, and as values."""
+_SMALLER_PAGES: Final = (
+    "Write with write_batch_size=16, with smaller row groups, or, if the values are not in lists, with"
+    " compression='zstd'"
+)
 _DAMAGED: Final = "it is damaged or truncated"
 _STATE: Final = "state.json"
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
@@ -61,12 +69,17 @@ class Parquet(ArrowShards):
         paths = [str(file.path) if _names_files(src) else file.name for file in files]
         self._partitions = dict(zip(files, _partitions(paths), strict=True))
         shards, columns = [], None
-        pages = dict[str, int]()
+        pages = dict[str, tuple[int, str]]()
         for file in files:
             with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
                 schema = _joined(parquet.schema_arrow, self._partitions[file])
                 if not schema.names:
                     raise SourceError(file.name, "it has no columns")
+                for group in range(parquet.metadata.num_row_groups):
+                    for leaf, size in _large_columns(file, parquet, group)[1].items():
+                        if not choice.columns or leaf.partition(".")[0] in choice.columns:
+                            pages[file.name] = max(pages.get(file.name, (0, "")), (size, leaf))
+                            self.least_held = _check_pages(pages)
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, file, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
@@ -74,9 +87,6 @@ class Parquet(ArrowShards):
                 if more:
                     what_differs = f"it has a column {more[0]!r}, which {files[0].name} has not"
                     raise SourceError(file.name, what_differs, hint="--columns takes only those that all files have")
-                for group in range(parquet.metadata.num_row_groups):
-                    if others := _large_columns(file, parquet, group)[1]:
-                        pages[file.name] = max(pages.get(file.name, 0), *others.values())
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
@@ -85,7 +95,6 @@ class Parquet(ArrowShards):
         super().__init__(shards, columns)
         self.notes = (*self.notes, *notes)
         if pages:
-            self.least_held = _PAGE_HELD * max(pages.values())
             self.notes += (_about_pages(pages),)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
@@ -194,16 +203,31 @@ def _batches(file: ImportFile, parquet: Any, groups: Sequence[int], names: Seque
 
 
 def _row_bytes(file: ImportFile, parquet: Any, group: int) -> int:
-    """Return about the bytes of a row. A dictionary holds each value once, and a row group may hold it many times."""
+    """Return about the bytes of a row. A dictionary holds each value once, and a row group may hold it many times.
+
+    Values that are encoded by what they have in common with the one before have any size.
+    """
     facts, schema = parquet.metadata.row_group(group), parquet.metadata.schema
     total = facts.total_byte_size
     for number, column in enumerate(map(facts.column, range(facts.num_columns))):
+        if _PREFIXES in column.encodings:
+            total = max(total, facts.num_rows * _measured(parquet, group, schema.column(number).path))
         is_large = column.has_dictionary_page and column.total_compressed_size > _LARGE_DICTIONARY
         if is_large and schema.column(number).physical_type == "BYTE_ARRAY":
             with _raw(file) as raw:
                 values, size = ColumnChunk(raw, *_facts(parquet, group, number)).dictionary()
             total = max(total, size * column.num_values // max(1, values))
     return int(total // max(1, facts.num_rows))
+
+
+def _measured(parquet: Any, group: int, leaf: str) -> int:
+    """Return the mean bytes of the first values of a column, read in steps that are bounded by bytes."""
+    rows = _FIRST_ROWS
+    while True:
+        batch = next(parquet.iter_batches(rows, row_groups=[group], columns=[leaf], use_threads=False))
+        if batch.num_rows < rows or batch.nbytes * _FIRST_ROWS > _BATCH_BYTES:
+            return int(batch.nbytes // max(1, batch.num_rows))
+        rows *= _FIRST_ROWS
 
 
 def _large_columns(file: ImportFile, parquet: Any, group: int) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
@@ -224,7 +248,7 @@ def _large_columns(file: ImportFile, parquet: Any, group: int) -> tuple[dict[str
     with _raw(file) as raw:
         for number in numbers:
             chunk, leaf = ColumnChunk(raw, *_facts(parquet, group, number)), schema.column(number)
-            if (page := chunk.largest_page()) <= _LARGE_PAGE:
+            if (page := chunk.largest_page(far=not isinstance(file.path, Path))) <= _LARGE_PAGE:
                 continue
             name = leaf.path.partition(".")[0]
             one = name not in readable and is_made(parquet.schema_arrow, leaf.path)
@@ -245,12 +269,28 @@ def _raw(file: ImportFile) -> BinaryIO:
     return opened  # type: ignore[no-any-return]
 
 
-def _about_pages(pages: Mapping[str, int]) -> str:
-    name, size = max(pages.items(), key=lambda item: item[1])
+def _check_pages(pages: Mapping[str, tuple[int, str]]) -> int:
+    """Return the bytes that Arrow takes to read the largest page. Raises `SourceError` if they are not available.
+
+    `pages` is, by the name of a file, the size of its largest page, and the page's column.
+    """
+    name, (size, leaf) = max(pages.items(), key=lambda item: item[1])
+    held, available = _PAGE_HELD * size, available_bytes()
+    if held > available:
+        raise SourceError(
+            name,
+            f"the column {printable(leaf)} has a page of {size / 1e9:.1f} GB, which Arrow reads as a whole: that takes"
+            f" {held / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available",
+            hint=_SMALLER_PAGES + ". --columns leaves the column out",
+        )
+    return held
+
+
+def _about_pages(pages: Mapping[str, tuple[int, str]]) -> str:
+    name, (size, _) = max(pages.items(), key=lambda item: item[1])
     return (
         f"{counted(len(pages), 'file')} with large pages, such as {name} with {size / 1e9:.1f} GB: Arrow reads such a"
-        f" page as a whole, and takes {_PAGE_HELD} times its size. Write with write_batch_size=16, with smaller row"
-        " groups, or, if the values are not in lists, with compression='zstd'"
+        f" page as a whole, and takes {_PAGE_HELD} times its size. {_SMALLER_PAGES}"
     )
 
 

@@ -3,6 +3,7 @@
 request     from the folder that a user names to a source, with skipped.tsv and extras.zip
 folders     the files of an image or audio folder, in ImageFolder's order
 splits      splits and configurations in the names of files
+card        splits and configurations in the card of a Hub data set
 labels      new numbers for the classes of a source
 objects     the files of a source in a store or in a zip, read as streams
 zips        the files of a zip

@@ -2,10 +2,10 @@
 
 Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
 the folders by path, within a folder the files by name. By option, classes have given numbers, or those of timm: the
-folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat)
-set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
-leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
-time.
+folders that hold files, in natural order. Files directly in the folder make an unlabelled (flat) set. A file that
+cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a leading dot), files
+that file managers leave behind, and README.md at the top, the card of a Hub data set, are ignored. Memory holds the
+names of one class folder at a time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.card import CARD, has_configs, of_card, read_card, whole_folder
 from brand.chunker.sources.labels import check_forms, check_known, class_facts
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.chunker.sources.objects import ObjectPath, SourcePath, is_zip
 from brand.chunker.sources.splits import ALL, first_word, splits_among
-from brand.chunker.sources.trees import FileTree, folders_in, tree_of
+from brand.chunker.sources.trees import FileTree, folders_in, keys_below, tree_of
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.formats.noticed import Noticed
@@ -98,13 +99,32 @@ def check_unconverted(root: SourcePath) -> None:
         raise UsageError(f"{root} is a converted data set already: {how}")
 
 
-def split_folder(root: SourcePath, options: Options) -> SourcePath:
-    """Return the folder to convert: `root`, or the one of the split that `options` name in it.
+def split_folder(root: SourcePath, options: Options) -> tuple[SourcePath, Options]:
+    """Return the folder to convert, and the options for it: `root`, or the folder of the split that `options` name.
 
-    A zip whose files are all in one folder at its top is that folder. Raises `UsageError` if the folders in `root` are
-    splits, and none of them, nor `all`, was asked for.
+    A zip whose files are all in one folder at its top is that folder. The card of a Hub data set says the folders of
+    the splits, if it has configurations. Raises `UsageError` if there are several splits, and none of them, nor `all`,
+    was asked for.
     """
     root = _only_folder(root)
+    if (folder := _folder_of_card(root, options)) is not None:
+        return root if not folder else root / folder, replace(options, split=ALL)
+    return _split_by_names(root, options), options
+
+
+def _folder_of_card(root: SourcePath, options: Options) -> str | None:
+    try:
+        card = ("", "") if options.split == ALL else read_card(root)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        raise SourceError(str(root), f"its README.md cannot be read: {error.strerror}") from error
+    names = list(keys_below(tree_of(root))) if has_configs(card) else []
+    part = of_card(str(root), card, names, ("",), options.split)
+    return None if part is None else whole_folder(str(root), part.names, names)
+
+
+def _split_by_names(root: SourcePath, options: Options) -> SourcePath:
     folders = _folders_in(root)
     if options.split == ALL or not folders:
         return root
@@ -425,7 +445,7 @@ class _Scan(_Findings):
             for name, is_folder in self.tree.entries(folder):
                 if _is_ignored(name):
                     self.ignored += 1
-                else:
+                elif folder or is_folder or name != CARD:
                     yield name, is_folder
         except OSError as error:
             self.problems.append(

@@ -15,6 +15,7 @@ import errno
 import io
 import multiprocessing
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,12 +43,16 @@ _BUFFER: Final = 1 << 20
 _MOST_INDEX: Final = 1 << 30
 """Maximum size of a file that is read whole."""
 _ZIP: Final = ".zip"
+HUB: Final = "hf://"
+_COMMIT: Final = re.compile(r"@[0-9a-f]{40}$")
 WITHOUT_LISTS: Final = ("http://", "https://")
 """The begin of URLs whose stores do not list their objects."""
 _stores: dict[tuple[int, str], Store] = {}
 """The stores of this process, by process id and URL."""
 _zips: dict[str, ZipStore] = {}
 """The zips, whose directories forked processes share."""
+_pins: dict[str, str] = {}
+"""URL of a repository of the Hub -> that of its commit."""
 _open = ExitStack()
 """Ends the processes that access them."""
 
@@ -77,6 +82,7 @@ def connections() -> Iterator[None]:
         yield
     finally:
         _stores.clear()
+        _pins.clear()
         _zips.clear()
         while _unpacked:
             _unpacked.popitem()[1].close()
@@ -110,8 +116,8 @@ class ObjectPath:
     @classmethod
     def of(cls, url: str) -> ObjectPath:
         """Return the path that a URL names. Raises `UsageError`."""
-        parsed = parse_url(url)
-        return cls(parsed.root, PurePosixPath(parsed.path))
+        root, path = parse_url(url).split()
+        return cls(root, PurePosixPath(path))
 
     def __str__(self) -> str:
         return f"{self.root}/{self.path}" if self.path.parts else self.root
@@ -216,7 +222,22 @@ def source_path(src: str | os.PathLike[str]) -> SourcePath:
     if not isinstance(src, str) or not is_url(text):
         return _in_zip(Path(os.path.normpath(text)))
     url = parse_url(text)
-    return Path("/", url.path) if url.scheme == "file" else _in_zip(ObjectPath(url.root, PurePosixPath(url.path)))
+    if url.scheme == "file":
+        return Path("/", url.path)
+    root, path = url.split()
+    return _in_zip(ObjectPath(_pinned(root) if url.scheme == "hf" else root, PurePosixPath(path)))
+
+
+def _pinned(root: str) -> str:
+    """Return the root of a repository of the Hub with the commit that all processes read, also after another one."""
+    if _COMMIT.search(root):
+        return root
+    if root not in _pins:
+        store = store_of(root)
+        assert not isinstance(store, ZipStore)
+        _pins[root] = store.pinned()
+        _stores[os.getpid(), _pins[root]] = store
+    return _pins[root]
 
 
 def _in_zip(path: SourcePath) -> SourcePath:
@@ -245,7 +266,7 @@ def entries_below(folder: ObjectPath) -> Iterator[Entry]:
             raise UsageError(
                 f"{folder}: a web server does not list files: name them, as '{folder}/part-{{000..146}}.tar'"
             )
-        if not folder.path.parts:
+        if not folder.path.parts and not folder.root.startswith(HUB):
             raise UsageError(f"{folder} is a whole bucket: name a folder in it, as '{folder}/shards'")
     yield from store.entries(str(folder.path) if folder.path.parts else "")
 

@@ -300,7 +300,7 @@ def make_request(
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
     if dialect not in (None, Dialect()) and table is None:
         raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
-    root = source_folder(src, options)
+    root, chosen = source_folder(src, options)
     if not is_url(dst) and isinstance(root, Path) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
@@ -308,7 +308,6 @@ def make_request(
     if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
         what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
-    chosen = options or Options()
     if rows is not None:  # as `datasets` does: the table says what belongs to a file, not its folder
         if chosen.natural_order or chosen.leaf_classes:
             raise UsageError("folders are no classes next to a table: leave out --order and --leaf-classes")
@@ -324,16 +323,16 @@ def source_of(src: Target) -> SourcePath:
     A `Path` that was made from a URL has lost a slash; it is a URL, too, unless there is such a file.
     """
     found = url_of(src)
-    if found is None or found[0] in ("file", "hf"):
+    if found is None or found[0] == "file":
         return source_path(Path(local_source(src)))
     return source_path(f"{found[0]}://{found[1]}")
 
 
-def source_folder(src: Target, options: Options | None) -> SourcePath:
-    """Return the folder that a user names, or that of the split. Raises `UsageError`, `SourceError` as `source_of`.
+def source_folder(src: Target, options: Options | None) -> tuple[SourcePath, Options]:
+    """Return the folder that a user names, or that of the split, and the options for it.
 
-    Raises `UsageError`, too, if the folder holds several splits, and none of them was asked for, and if it is on a web
-    server, which does not list its files.
+    Raises `UsageError`, `SourceError` as `source_of`; `UsageError`, too, if the folder holds several splits, and none
+    of them was asked for, and if it is on a web server, which does not list its files.
     """
     root = source_of(src)
     if isinstance(root, ObjectPath) and root.root.startswith(WITHOUT_LISTS) and not is_zip(root.root):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import shlex
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -36,6 +36,9 @@ _IN_QUOTES: Final = (
 _NAMED: Final = {"tab": "\t", "\\t": "\t", "space": " "}
 _SEPARATORS: Final = ",;\t|"
 _CHARACTERS: Final = {"double": '"', "single": "'", "none": None}
+_MARKS: Final = {'"': "double", "'": "single"}
+OF_DIALECT: Final = ("sep", "delimiter", "quotechar", "quoting", "escapechar")
+"""Entries of a configuration of a Hub data set that a `Dialect` has, too."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,25 @@ class Dialect:
         characters = [c for c in (separator, self.escape, _CHARACTERS.get(self.quote)) if c]
         if len(set(characters)) < len(characters):
             raise UsageError("--separator, --quote and --escape name one character twice")
+
+
+def dialect_told(told: Mapping[str, Any], given: Dialect) -> Dialect:
+    """Return the form that a configuration of a Hub data set tells; what the user has given goes before it.
+
+    Raises `UsageError` if it tells a form that a `Dialect` cannot have.
+    """
+    separator = told.get("delimiter") or told.get("sep") or ""
+    quotes = {csv.QUOTE_MINIMAL: "double", csv.QUOTE_ALL: "double", csv.QUOTE_NONE: "none"}
+    quoting, mark = told.get("quoting", csv.QUOTE_MINIMAL), told.get("quotechar", '"')
+    if quoting not in [*quotes] or mark not in [*_MARKS]:
+        raise UsageError(f"README.md tells quoting={quoting!r}, quotechar={mark!r}: --quote has {', '.join(QUOTES)}")
+    quote = quotes[quoting] if mark == '"' or quoting == csv.QUOTE_NONE else _MARKS[mark]
+    is_told = told.keys() & {"quoting", "quotechar"} or separator == "\t"
+    return Dialect(
+        given.separator or str(separator),
+        given.quote or (quote if is_told else ""),
+        given.escape or str(told.get("escapechar") or ""),
+    )
 
 
 class RowFault(NamedTuple):

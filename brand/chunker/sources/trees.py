@@ -103,6 +103,16 @@ def folders_in(root: SourcePath) -> list[str]:
     return []
 
 
+def keys_below(tree: FileTree, folder: str = "") -> Iterator[str]:
+    """Yield the keys of all files below a folder. Raises OSError."""
+    for name, is_folder in tree.entries(folder):
+        key = f"{folder}/{name}" if folder else name
+        if is_folder:
+            yield from keys_below(tree, key)
+        else:
+            yield key
+
+
 class LocalTree:
     """See `FileTree`. `follow_links` is whether links may lead out of the folder, or to folders."""
 

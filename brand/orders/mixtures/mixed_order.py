@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -215,8 +215,8 @@ class MixedDraws:
 class MixedOrder:
     """The order of all epochs of a mixture. Raises ValueError if its numbers do not fit together."""
 
-    orders: tuple[Order, ...]
-    """By member."""
+    orders: tuple[Order | MixedOrder, ...]
+    """By member. One that is mixed itself draws all samples of an epoch before it draws one again."""
     samples: int
     """Positions of an epoch."""
     seed: int
@@ -257,15 +257,20 @@ class MixedOrder:
             if len(here):
                 some, come = shares_of(stretch.weights).members(absolute[here] - stretch.first)
                 member[here], number[here] = some, come + np.array(before)[some]
-        sizes = np.array([order.draws for order in self.orders])[member]
+        sizes = np.array(self.sizes)[member]
         found = MixedDraws(member, *np.divmod(number, sizes))
         if len(positions) and int(found.epoch.max()) > MAX_EPOCH:
             which_one = int(member[found.epoch.argmax()])
             raise ValueError(
-                f"member {which_one} has {self.orders[which_one].draws:,} samples and would begin its epoch "
+                f"member {which_one} has {self.sizes[which_one]:,} samples and would begin its epoch "
                 f"{MAX_EPOCH + 1:,}, the last one is {MAX_EPOCH:,}: give it a smaller weight"
             )
         return found
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The draws of an epoch of each member."""
+        return tuple(order.samples if isinstance(order, MixedOrder) else order.draws for order in self.orders)
 
     def counts(self, epoch: int, position: int) -> tuple[int, ...]:
         """Return how often each member was drawn before a position of an epoch."""
@@ -298,11 +303,12 @@ class MixedOrder:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> MixedOrder:
-        """Read the output of `to_json`. Raises ValueError if it is invalid."""
+    def from_json(cls, value: Any, mixed: Mapping[int, MixedOrder] | None = None) -> MixedOrder:
+        """Read the output of `to_json`, but for the members that are `mixed`. Raises ValueError if it is invalid."""
         match value:
             case {"members": [*members], "samples": samples, "seed": seed, "weights": [*weights]} if len(value) == 4:
-                orders = tuple(map(Order.from_json, members))
+                known = mixed or {}
+                orders = tuple(known[n] if n in known else Order.from_json(each) for n, each in enumerate(members))
             case _:
                 raise ValueError("the order of a mixture has members, samples, seed and weights")
         stretches = []

@@ -22,7 +22,8 @@ from brand.torch.fetch.fetch import MIXED_BATCH
 from brand.torch.fetch.fetched import Columns, FetchedSamples, MergedSamples
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence
+from brand.torch.order.mixed_sequence import MixedSequence
+from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence, shuffled_pairs
 from brand.torch.order.sequence import AccessSequence
 
 log = logging.getLogger("brand")
@@ -58,11 +59,20 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         """Return the numbers of all pairs: deleted samples have none."""
         return np.arange(len(self))
 
+    @property
+    def samples_present(self) -> int:
+        """The number of pairs of an epoch."""
+        return len(self)
+
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
         """See `SampleSource`."""
         if shuffle:
             self._layers.check_one_node((node_by_launcher() or (0, 1))[1])
         return pair_sequence(self._layers, seed, origin, subset=subset, shuffle=shuffle)
+
+    def as_member(self, seed: int, origin: str) -> MixedSequence:
+        """Return the sequence of all pairs in random order, for a mixture that has them as a member."""
+        return shuffled_pairs(self._layers, seed, origin)
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
         """Return the samples for these numbers of pairs, or tickets: a request for each layer."""
@@ -73,11 +83,15 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         if int(asked.min()) < TICKET:
             raise UsageError(MIXED_BATCH)
         self._hint.note_draw(len(asked), self.name)
+        return self.drawn(asked)
 
-        def fetch(layer: int, tickets: NDArray[np.int64]) -> ExpandedSamples:
-            return ExpandedSamples(self.draw(tickets), self.pairs, np.full(len(tickets), layer))
+    def drawn(self, tickets: NDArray[np.int64]) -> FetchedSamples:
+        """See `SetSource`."""
 
-        return MergedSamples(self._layers.portions(asked, fetch))
+        def fetch(layer: int, some: NDArray[np.int64]) -> ExpandedSamples:
+            return ExpandedSamples(self.draw(some), self.pairs, np.full(len(some), layer))
+
+        return MergedSamples(self._layers.portions(tickets, fetch))
 
 
 class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):

@@ -21,7 +21,7 @@ from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
-from brand.orders.order import MAX_SEED
+from brand.orders.order import MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.data.dataset import BrandDataset
@@ -73,14 +73,19 @@ class Mixture(Drawable):
         for member in weights:
             if not isinstance(member, BrandDataset):
                 raise UsageError(f"a Mixture is of BrandDatasets, not of a {type(member).__name__}")
-            if isinstance(member._source, ExpandedSource):
-                raise UsageError(f"{member.name} has expand=, and a member of a Mixture is read as it is stored")
         self.members = tuple(weights)
         """The data sets, in the order given."""
         sources = tuple(member._source for member in self.members)
-        members = MixtureMembers(self.members, [source.port for source in sources])
+        expanded = [number for number, source in enumerate(sources) if isinstance(source, ExpandedSource)]
+        for number in expanded:
+            if [source.data.id for source in sources].count(sources[number].data.id) > 1:
+                raise UsageError(
+                    f"a Mixture has {sources[number].name} more than once, and with expand=: a worker could not tell"
+                    " the members apart. Give each a loader of its own, and take batches from these in turn"
+                )
+        members = MixtureMembers(self.members, [source.port for source in sources], expanded)
         shares, seed = members.weights_of(weights), whole("seed", seed, MAX_SEED)
-        together = sum(source.data.samples_present for source in sources)
+        together = sum(source.samples_present for source in sources)
         count = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
         _check_alike(sources)
         self._source = MixtureSource(sources, members, shares, seed, count)
@@ -134,15 +139,23 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
             what = "shuffle=False" if subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         self._members.check_one_node((node_by_launcher() or (0, 1))[1])
-        orders = [source.port.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
-        for source, order in zip(self._sources, orders, strict=True):
+        orders: list[Order | MixedOrder] = []
+        expanded = dict[int, MixedSequence]()
+        for number, source in enumerate(self._sources):
+            own = seed_of_member(seed, number)
+            if isinstance(source, ExpandedSource):
+                expanded[number] = source.as_member(own, f"{origin}|member {number}")
+                orders.append(expanded[number].order)
+                continue
+            order = source.port.order(own)
+            orders.append(order)
             if order.shares:
                 raise UsageError(
                     f"{source.name} shares its reads with other jobs (order={order.policy.name!r}), and a member of "
                     "a Mixture does not: give it order='stripes'"
                 )
         mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
-        return MixedSequence(self._members, mixed, origin)
+        return MixedSequence(self._members, mixed, origin, expanded)
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 
@@ -157,7 +170,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                 "member, mixture.members[0][index]"
             )
         self._hint.note_draw(len(asked), self.name)
-        portions = self._members.portions(asked, lambda member, tickets: self._sources[member].draw(tickets))
+        portions = self._members.portions(asked, lambda member, tickets: self._sources[member].drawn(tickets))
         return UndecodedMixture(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]], transform: tuple[Any, ...] | None) -> list[Any]:
@@ -222,7 +235,7 @@ def _check_alike(members: Sequence[SetSource]) -> None:
                 f"{member.name} fields={member.fields}"
             )
         one, other = (
-            {name: codec for name, codec in each.data.schema.items() if first.fields is None or name in first.fields}
+            {name: codec for name, codec in each.schema.items() if first.fields is None or name in first.fields}
             for each in (first, member)
         )
         if one != other:

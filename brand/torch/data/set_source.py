@@ -97,6 +97,15 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
             self._hint.note_draw(len(asked), self.name)
         return self._fetcher.fetch(asked)
 
+    @property
+    def samples_present(self) -> int:
+        """The number of samples of an epoch."""
+        return self.data.samples_present
+
+    def drawn(self, tickets: NDArray[np.int64]) -> FetchedSamples:
+        """Return the samples for these tickets of one epoch, as a member of a mixture."""
+        return self.draw(tickets)
+
     def draw(self, tickets: NDArray[np.int64]) -> UndecodedSamples:
         """Return the samples for these tickets of one epoch: one member's tickets in a request of a mixture."""
         return self._fetcher.fetch(tickets)

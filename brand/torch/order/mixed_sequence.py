@@ -8,7 +8,7 @@ ticket is that of the member's own order, so each member's data server prefetche
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,15 +37,18 @@ _ONE_NODE: Final = (
 
 
 class MixtureMembers(Reprs, shows="name _begun"):
-    """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled."""
+    """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled.
+
+    `mixed` are the numbers of members that are mixtures themselves.
+    """
 
     what = "a Mixture"
     """Its name in messages."""
     instead = "make one data set of all of them (docs/guides/mix.md)"
     """The advice for several nodes."""
 
-    def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort]) -> None:
-        self._keys, self.ports = tuple(keys), tuple(ports)
+    def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort], mixed: Iterable[int] = ()) -> None:
+        self._keys, self.ports, self.mixed = tuple(keys), tuple(ports), frozenset(mixed)
         self.name = f"a mixture of {', '.join(port.name for port in self.ports)}"
         self._member_of: dict[int, int] = {}
         """Number of the member by tag."""
@@ -63,9 +66,9 @@ class MixtureMembers(Reprs, shows="name _begun"):
             raise UsageError(f"this is no Mixture: {error}") from None
         return tuple(map(float, numbers))
 
-    def add_tags(self, tags: Sequence[int]) -> None:
-        """Store the tags by which a sampler draws from the members."""
-        self._member_of |= {tag: number for number, tag in enumerate(tags)}
+    def add_tags(self, tags: Mapping[int, int]) -> None:
+        """Store the tags by which a sampler draws from the members: tag -> number of the member."""
+        self._member_of |= tags
 
     def member_of(self, tag: int) -> int:
         """Return the member that a ticket with this tag draws from. Raises `UsageError`."""
@@ -91,6 +94,8 @@ class MixtureMembers(Reprs, shows="name _begun"):
     def continue_with(self, tag: int, epoch: int) -> int:
         """Continue with an epoch of the member with this tag, if this process has not begun it. Returns the member."""
         member = self.member_of(tag)
+        if member in self.mixed:  # its own members begin their epochs
+            return member
         if epoch > self._begun.get(tag, -1):
             self.ports[member].continue_with(tag, epoch)
             self._begun[tag] = epoch
@@ -113,16 +118,25 @@ class MixtureMembers(Reprs, shows="name _begun"):
 
 
 class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
-    """The sequence of a `Mixture`."""
+    """The sequence of a `Mixture`. `mixed`: the sequences of members that are mixtures themselves, by number."""
 
     order: MixedOrder
     shuffle = True
 
-    def __init__(self, members: MixtureMembers, order: MixedOrder, origin: str) -> None:
-        self._members, self.order, self._origin = members, order, origin
+    def __init__(
+        self, members: MixtureMembers, order: MixedOrder, origin: str, mixed: Mapping[int, MixedSequence] | None = None
+    ) -> None:
+        self._members, self.order, self._origin, self._mixed = members, order, origin, dict(mixed or {})
         self.seed = order.seed
-        self._tags = [members.ports[number].tag_of(each) for number, each in enumerate(order.orders)]
-        members.add_tags(self._tags)
+        self._tags = [
+            0 if isinstance(each, MixedOrder) else members.ports[number].tag_of(each)
+            for number, each in enumerate(order.orders)
+        ]
+        """The tag of each member's tickets; 0 for one that is a mixture."""
+        tags = {tag: number for number, tag in enumerate(self._tags) if number not in self._mixed}
+        for number, sequence in self._mixed.items():
+            tags |= dict.fromkeys(sequence._tags, number)
+        members.add_tags(tags)
         self._lock = threading.Lock()
         """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
         self._taken = 0
@@ -149,7 +163,13 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             drawn = order.draws(epoch, positions)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        return tickets_of(np.array(self._tags)[drawn.member], drawn.epoch, drawn.position)
+        found = tickets_of(np.array(self._tags)[drawn.member], drawn.epoch, drawn.position)
+        for number, sequence in self._mixed.items():
+            here = np.flatnonzero(drawn.member == number)
+            for of in np.unique(drawn.epoch[here]).tolist():
+                at = here[drawn.epoch[here] == of]
+                found[at] = sequence.ints(of, drawn.position[at])
+        return found
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
         """Return the positions of a rank: one of each round, at random."""
@@ -170,11 +190,15 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         if processes > 1:
             stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
             facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
-            check_agreed(f"{self._origin}|begin", facts, "the weights of a Mixture are")
+            check_agreed(f"{self._origin}|begin", facts, f"the weights of {self._members.what} are")
         come, weights = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
-        for number, order in enumerate(self.order.orders):
-            if weights[number]:
-                of, at = divmod(come[number], order.draws)
+        for number, (order, size) in enumerate(zip(self.order.orders, self.order.sizes, strict=True)):
+            if not weights[number]:
+                continue
+            of, at = divmod(come[number], size)
+            if isinstance(order, MixedOrder):
+                self._mixed[number].begin(Announcement(of, at, processes=processes), goes_on=goes_on)
+            else:
                 self._members.begin(
                     self._tags[number],
                     number,
@@ -184,7 +208,10 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 )
 
     def to_json(self) -> dict[str, Any]:
-        return self.order.to_json()
+        facts = self.order.to_json()
+        for number, sequence in self._mixed.items():
+            facts["members"][number] = sequence.to_json()
+        return facts
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:  # noqa: ARG002 - the same at all positions
         return {"version": MIXED_VERSION}
@@ -194,21 +221,31 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         if state["version"] != MIXED_VERSION or not state["shuffle"]:
             raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
         try:
-            order = MixedOrder.from_json(state["order"])
-        except (ValueError, TypeError) as error:
+            facts = state["order"]["members"]
+            inner = {"position": 0, "shuffle": True, "version": MIXED_VERSION}
+            mixed = {
+                number: sequence.loaded({**inner, "order": facts[number]}) for number, sequence in self._mixed.items()
+            }
+            order = MixedOrder.from_json(state["order"], {number: each.order for number, each in mixed.items()})
+        except (ValueError, TypeError, LookupError) as error:
             raise UsageError(f"this is no state of a Mixture: {error}") from None
-        there, here = ([each.data_set for each in orders] for orders in (order.orders, self.order.orders))
+        there, here = (
+            [each.data_set for each in orders if isinstance(each, Order)]
+            for orders in (order.orders, self.order.orders)
+        )
         if there != here:
             raise UsageError(
                 f"the state is of a mixture of data sets {', '.join(there)}, this one is of {', '.join(here)}: give "
                 "the same members in the same order"
             )
         for one, other in zip(order.orders, self.order.orders, strict=True):
+            if isinstance(one, MixedOrder) or isinstance(other, MixedOrder):
+                continue
             if (one.samples, one.chunk_size) != (other.samples, other.chunk_size):
                 raise UsageError("this is no state of a Mixture: sizes are not those of its members")
         if state["position"] > order.samples:
             raise UsageError(f"this is no state of a Mixture: position {state['position']:,} of {order.samples:,}")
-        return MixedSequence(self._members, order, self._origin)
+        return MixedSequence(self._members, order, self._origin, mixed)
 
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""

@@ -148,10 +148,15 @@ class Layers(MixtureMembers, Reprs, shows="pairs"):
 
 def pair_sequence(layers: Layers, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
     """Return the sequence of a sampler of pairs. Raises `UsageError`."""
+    if not shuffle:
+        return PairsInOrder(layers.pairs, layers.pairs.chosen(subset), seed)
+    return shuffled_pairs(layers, seed, origin, subset)
+
+
+def shuffled_pairs(layers: Layers, seed: int, origin: str, subset: ArrayLike | None = None) -> ShuffledPairs:
+    """Return the sequence of pairs in random order. Raises `UsageError`."""
     pairs = layers.pairs
     numbers = pairs.chosen(subset)
-    if not shuffle:
-        return PairsInOrder(pairs, numbers, seed)
     drawn = pairs.in_layers(numbers)
     orders = [layers.port.order(_seed_of_layer(seed, layer), samples, at_a_time=len(drawn)) for layer, samples in drawn]
     if orders[0].shares:
@@ -178,13 +183,11 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
         """Return a sequence of the same pairs with the orders of a state. Raises `UsageError` if it has others."""
         facts = _facts_of(self._pairs, state)
         try:
-            members = [
-                Order.from_json(each, mine.subset)
-                for each, mine in zip(facts["members"], self.order.orders, strict=True)
-            ]
+            own = [order for order in self.order.orders if isinstance(order, Order)]
+            members = [Order.from_json(each, mine.subset) for each, mine in zip(facts["members"], own, strict=True)]
             same = all(
                 (one.samples, one.chunk_size, layer_of(one)) == (mine.samples, mine.chunk_size, layer_of(mine))
-                for one, mine in zip(members, self.order.orders, strict=True)
+                for one, mine in zip(members, own, strict=True)
             )
             if state["version"] != MIXED_VERSION or not same or facts["samples"] != self.samples:
                 raise ValueError("its sizes are others")
