@@ -22,9 +22,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import torch
-
 from brand.reprs import Reprs
+from brand.torch.pytorch import torch
 
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
@@ -164,6 +163,8 @@ def pool_of(threads: int) -> ThreadPoolExecutor:
     Otherwise each thread of the pool would get a team of its own, which busy-waits for its next work and takes the
     processors from decoding.
     """
+    if torch is None:
+        return ThreadPoolExecutor(threads, "brand-decode")
     torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
     return ThreadPoolExecutor(threads, "brand-decode", initializer=_work_alone)
 
