@@ -29,7 +29,7 @@ from tests.support import LIMIT_S
 
 COUNT = 37
 SCHEMA = {
-    **{"tokens": "array", "number": "int", "half": "float", "text": "str", "raw": "bytes"},
+    **{"tokens": "ndarray", "number": "int", "half": "float", "text": "str", "raw": "bytes"},
     **{"fact": "json", "image": "image", "words": "list[str]"},
 }
 
@@ -109,8 +109,8 @@ def numbers_of(samples: list[Any]) -> list[int]:
         ({"fields": ("number", "raw", "fact", "words"), "decode": False}, {"drop_last": True}),
         ({"decode": False, "transform": {"tokens": len}}, {}),
         ({"fields": ("image", "key"), "decode": False}, {}),
-        ({"fields": ("image", "number"), "decode": {"image": DecodeImage(8)}}, {}),
-        ({"fields": ("image",), "decode": {"image": DecodeImage(8)}, "transform": {"image": np.mean}}, {}),
+        ({"fields": ("image", "number"), "decode": {"image": DecodeImage(size=(8, 8))}}, {}),
+        ({"fields": ("image",), "decode": {"image": DecodeImage(size=(8, 8))}, "transform": {"image": np.mean}}, {}),
         ({"transform": jittered}, {"num_workers": 3}),
         ({"fields": ("number",)}, {"collate_fn": numbers_of}),
     ],
@@ -148,7 +148,7 @@ def test_planned_batches(path: Path, server: str, transform: Any, *, packed: boo
         else:
             loader = make(ds, batch_sampler=LengthBatchSampler(ds, lengths, batch_length=16), collate_fn=list)
         batches = [(in_arrays(batch), loader.state_dict()) for batch in islice(loader, 6)]
-        found.append(batches + [(loader.stats()["batches"], {})])
+        found.append([*batches, (loader.stats()["batches"], {})])
     assert same(*found)
 
 
@@ -156,8 +156,8 @@ def test_a_mixture(path: Path) -> None:
     """Two members, each sample with its member's number."""
     found = []
     for make in (BrandLoader, ArrayLoader):
-        members = {name: BrandDataset(path, decode=False, server="none") for name in ("a", "b")}
-        mixture = Mixture({name: (member, 1.0) for name, member in members.items()}, seed=5)
+        members = [BrandDataset(path, decode=False, server="none") for _ in range(2)]
+        mixture = Mixture(dict.fromkeys(members, 1.0), seed=5)
         found.append([in_arrays(batch) for batch in islice(make(mixture, 4), 5)])
     assert same(*found)
 
@@ -277,7 +277,7 @@ print(json.dumps([found, ds[3][:2]]))
 
 @pytest.mark.parametrize("without_server", [False, True])
 def test_without_pytorch(path: Path, *, without_server: bool) -> None:
-    """In a process that cannot import torch, with a server of its own and with none: from the beginning, and resumed."""
+    """In a process that cannot import torch, from the beginning and resumed, with a server of its own and with none."""
     ds = BrandDataset(path, fields=("index", "number", "text"), memory=0.6, server="none")
     loader = BrandLoader(ds, 4, sampler=BrandSampler(ds, seed=9))
     expected: list[Any] = [
