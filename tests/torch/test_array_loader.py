@@ -156,7 +156,7 @@ def test_a_mixture(path: Path) -> None:
     """Two members, each sample with its member's number."""
     found = []
     for make in (BrandLoader, ArrayLoader):
-        members = [BrandDataset(path, decode=False, server="none") for _ in range(2)]
+        members = [BrandDataset(path, fields=("number", "image"), decode=False, server="none") for _ in range(2)]
         mixture = Mixture(dict.fromkeys(members, 1.0), seed=5)
         found.append([in_arrays(batch) for batch in islice(make(mixture, 4), 5)])
     assert same(*found)
