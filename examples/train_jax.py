@@ -84,7 +84,8 @@ def main() -> None:
         save(args.checkpoint, model, loader.state_dict())
     weights = np.asarray(model["weights"])
     checksum = hashlib.sha256(weights.tobytes()).hexdigest()[:16]
-    print(f"process {jax.process_index()}: {steps} steps, weights of {np.linalg.norm(weights):.5f}, checksum {checksum}")
+    size = np.linalg.norm(weights)
+    print(f"process {jax.process_index()}: {steps} steps, weights of {size:.5f}, checksum {checksum}")
 
 
 if __name__ == "__main__":
