@@ -38,7 +38,7 @@ help:
 	@echo "make bench-more  how long conversions take, exact reads, opening a large data set (bench/README.md)"
 	@echo "make docs    build the documentation as HTML in docs/_build/html"
 	@echo "make docs-test  run everything that README and the pages of the documentation show"
-	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.13, the oldest and the newest PyTorch. Takes some"
+	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.14, the oldest and the newest PyTorch. Takes some"
 	@echo "             gigabytes of disk at a time; make release-check CHECK='--python 3.12 --torch 2.13.0' chooses"
 	@echo "make clean   remove what these made"
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brand.node.setup.server_spec import Tls as Tls
     from brand.storage.dataset.dataset import Reader as Reader
     from brand.storage.dataset.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.torch import ArrayLoader as ArrayLoader
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from brand.torch.sampler.sampler import migrate_state as migrate_state
 
 __all__ = [
+    "ArrayLoader",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
@@ -50,9 +52,12 @@ __all__ = [
 ]
 """The names of `from brand import *`. `brand.open` is public, too, but must not replace Python's `open`."""
 
-_TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
+_TRAINING: Final = (
+    *("ArrayLoader", "BrandDataset", "BrandLoader", "BrandSampler"),
+    *("LengthBatchSampler", "Mixture", "PackedBatchSampler"),
+)
 _HOMES: Final = {
-    **dict.fromkeys(_TORCH, "brand.torch"),
+    **dict.fromkeys(_TRAINING, "brand.torch"),
     **dict.fromkeys(("DecodeAudio", "DecodeImage", "DecodeMask"), "brand.formats.preparation"),
     **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
     "Cache": "brand.node.setup.caching",

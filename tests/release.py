@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PYTHONS: Final = ("3.11", "3.12", "3.13")
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 EXTRAS: Final = "train,audio"
 LIMIT_S: Final = 1800.0
 """How long one command may take: PyTorch with CUDA is a download of some gigabytes."""

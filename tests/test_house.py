@@ -91,13 +91,13 @@ def test_a_script_with_a_data_set_at_module_level_ends_without_a_word(photos_set
 
 
 def test_without_torch_the_message_says_how_to_install_it() -> None:
-    """Where PyTorch is missing, `BrandDataset` is an ImportError that names the extra."""
+    """Where PyTorch is missing, `BrandLoader` is an ImportError that names the extra."""
     told = python(
         "import sys",
         "sys.modules['torch'] = None",
         "import brand",
         "try:",
-        "    brand.BrandDataset",
+        "    brand.BrandLoader",
         "except ImportError as error:",
         "    print(isinstance(error, brand.BrandError), error)",
     )

@@ -27,6 +27,7 @@ from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
 from brand.torch.fetch.fetched import FromServer, FromStorage, UndecodedSamples
 from brand.torch.loader.batches import assemble
+from brand.torch.loader.tensors import TensorForm
 from tests.rounds import examples
 from tests.torch.support import equal, served
 
@@ -142,7 +143,7 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     assert fetched.gathers(first, end) >= (whole and alike)
     if fetched.gathers(first, end):
         assert set(range(first, end)) <= prepared - broken
-        batch = assemble(fetched.gathered(first, end), None, (), 0, end - first)
+        batch = assemble(TensorForm(pin_memory=False), fetched.gathered(first, end), None, (), 0, end - first)
         assert equal(batch, default_collate(samples))
 
 

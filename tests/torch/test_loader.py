@@ -300,9 +300,9 @@ def test_an_epoch_may_be_left_early(small: Path, batches: int) -> None:
         for number, _ in enumerate(loader):
             if number == batches:
                 break
-        assert indices_of(loader) == planned(small, loader.sampler.order, 1)  # type: ignore[attr-defined]
+        assert indices_of(loader) == planned(small, loader.sampler.order, 1)
         loader.set_epoch(0)
-        assert indices_of(loader) == planned(small, loader.sampler.order, 0)  # type: ignore[attr-defined]
+        assert indices_of(loader) == planned(small, loader.sampler.order, 0)
 
 
 @pytest.mark.slow
@@ -365,7 +365,7 @@ def test_two_loaders_at_once(small: Path, smaller: Path) -> None:
         loaders[2].set_epoch(1)
         found = list(zip(*loaders, strict=True))
         for side, (path, epoch) in enumerate([(small, 0), (smaller, 0), (small, 1)]):
-            order = loaders[side].sampler.order  # type: ignore[attr-defined]
+            order = loaders[side].sampler.order
             assert indices_of(each[side] for each in found) == planned(path, order, epoch)
 
 
@@ -378,7 +378,7 @@ def test_loaders_in_several_threads(small: Path) -> None:
         def train(seed: int) -> None:
             loader = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=seed), num_workers=1)
             for epoch in range(3):
-                if indices_of(loader) != planned(small, loader.sampler.order, epoch):  # type: ignore[attr-defined]
+                if indices_of(loader) != planned(small, loader.sampler.order, epoch):
                     wrong.append(seed)
 
         trainings = [threading.Thread(target=train, args=(seed,)) for seed in range(4)]

@@ -163,7 +163,7 @@ def test_samples_after_a_stop(sets: list[Path], opened: Openings, steps: int, ba
         sampler.load_state_dict(state)
         ranks.append(came(BrandLoader(sampler.dataset, batch, sampler=sampler)))
     rest = list(chain.from_iterable(zip(*ranks, strict=True)))
-    whole = planned(sets, loader.sampler.order, [0])  # type: ignore[attr-defined]
+    whole = planned(sets, loader.sampler.order, [0])
     assert first == whole[: steps * 10]
     assert Counter(rest) == Counter(whole[steps * 10 :][: len(rest)])
     assert SAMPLES - steps * 10 - len(rest) < replicas
@@ -245,7 +245,7 @@ def test_short_epochs_go_on_where_the_one_before_ended(sets: list[Path], opened:
     mixture = mixed(sets, opened, [3, 2], samples=10)
     loader = BrandLoader(mixture, 10)
     found = [came(loader) for _ in range(20)]
-    assert list(chain(*found)) == planned(sets, loader.sampler.order, range(20))  # type: ignore[attr-defined]
+    assert list(chain(*found)) == planned(sets, loader.sampler.order, range(20))
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_a_server_that_is_killed_is_replaced(sets: list[Path], mixture: Mixture)
     found = [next(batches)]
     os.kill(next(iter(mixture.stats().values()))["server"]["process"], signal.SIGKILL)
     found += batches
-    assert came(found) == planned(sets, loader.sampler.order, [0])  # type: ignore[attr-defined]
+    assert came(found) == planned(sets, loader.sampler.order, [0])
 
 
 @pytest.mark.slow

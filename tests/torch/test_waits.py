@@ -25,7 +25,7 @@ from brand.node.wire.looping import CAUSES, LOOP, IterationExtent
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.fetch.fetched import Span, spans_of
-from brand.torch.loader.iteration import PROFILED
+from brand.torch.loader.tensors import PROFILED
 from brand.torch.loader.timing import BatchTimes, LoopIdentity, StepWaits
 from tests.node.test_metrics import read
 from tests.support import wait_until

@@ -80,7 +80,7 @@ class Subset:
 
     @cached_property
     def _count(self) -> int:
-        return int(np.bitwise_count(np.frombuffer(self.bits, np.uint8)).sum(dtype=np.int64))
+        return int.from_bytes(self.bits).bit_count()
 
 
 def narrowed(plan: EpochPlan, mask: NDArray[np.bool_]) -> EpochPlan:

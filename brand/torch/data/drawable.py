@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import DataLoader, Dataset, Subset
 
 from brand.node.wire.looping import LoopReport
-from brand.torch.data.shared_batches import marked
 from brand.torch.fetch.fetched import FetchedSamples, rows
 from brand.torch.order.sequence import AccessSequence
+from brand.torch.pytorch import DataLoader, Dataset, Subset, torch
+
+if torch is not None:
+    from brand.torch.data.shared_batches import marked
 
 
 class SampleSource(ABC):
@@ -102,7 +104,8 @@ class Drawable(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the samples for these ints, in this order. A DataLoader calls this once for each batch."""
-        return marked(self._source.finished(indices))
+        samples = self._source.finished(indices)
+        return samples if torch is None else marked(samples)
 
     @property
     def name(self) -> str:

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import get_worker_info
 
 from brand.errors import UsageError, counted
 from brand.formats.media import PillowPlugins
@@ -33,6 +32,7 @@ from brand.torch.fetch.fetch import MEDIA
 from brand.torch.fetch.fetched import FetchedSamples, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence, OfOneSet
+from brand.torch.pytorch import get_worker_info
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 ENOUGH: Final = 5000

@@ -41,11 +41,13 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from brand.errors import UsageError
+from brand.formats.values import FieldList
 from brand.reprs import Reprs
 
 MOST_BUFFERS: Final = 4
@@ -335,6 +337,15 @@ def _received(memory: Memory, forms: Sequence[Form], keys: Sequence[str] | None)
     return columns if keys is None else dict(zip(keys, columns, strict=True))
 
 
+def _collated_lists(batch: Sequence[FieldList], *, collate_fn_map: Any = None) -> list[list[Any]]:  # noqa: ARG001
+    """Return the lists of a batch as lists. Arrays in them become tensors, as elsewhere in a batch.
+
+    PyTorch would transpose lists of one length, and refuse a batch in which their lengths differ.
+    """
+    return [[torch.as_tensor(v) if isinstance(v, np.ndarray) else v for v in each] for each in batch]
+
+
+default_collate_fn_map[FieldList] = _collated_lists
 for _first in (FirstDict, FirstTuple):
     default_collate_fn_map[_first] = _collated
 for _handed in (HandedDict, HandedList):

@@ -22,10 +22,7 @@ from math import gcd
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.forks import after_in_child
@@ -46,6 +43,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
+from brand.torch.pytorch import get_worker_info
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -67,15 +65,6 @@ def _each(decode: Callable[[Any], Any], files: FieldList) -> FieldList:
     return decoded
 
 
-def _collated_lists(batch: Sequence[FieldList], *, collate_fn_map: Any = None) -> list[list[Any]]:  # noqa: ARG001
-    """Return the lists of a batch as lists. Arrays in them become tensors, as elsewhere in a batch.
-
-    PyTorch would transpose lists of one length, and refuse a batch in which their lengths differ.
-    """
-    return [[torch.as_tensor(v) if isinstance(v, np.ndarray) else v for v in each] for each in batch]
-
-
-default_collate_fn_map[FieldList] = _collated_lists
 MIXED_BATCH: Final = "a batch mixes positions of a BrandSampler with plain indices; use one or the other"
 _TRIES: Final = 64
 """Number of samples to try as a replacement of a damaged one."""

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-import torch.distributed
-
 from brand.errors import ServerError, UsageError, counted
 from brand.forks import after_in_child
 from brand.node.setup.memory import Memory
@@ -41,6 +39,7 @@ from brand.torch.job.ranks import (
     this_machine,
     this_network,
 )
+from brand.torch.pytorch import process_group, torch
 
 log = logging.getLogger("brand")
 
@@ -131,7 +130,7 @@ def find_nodes(rank: int, replicas: int, name: str, facts: Mapping[str, str] | N
     result is None: there is no store yet, and ranks may not wait for each other. `facts` are those from which `name` is
     made. Raises `ServerError` if a rank does not answer in time.
     """
-    if not torch.distributed.is_initialized():
+    if process_group() is None:
         log.warning(
             "nothing says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
             "BrandSampler after torch.distributed.init_process_group",
@@ -204,17 +203,19 @@ def missing_ranks(place: str) -> list[int]:
     _begun[place] += 1
     if _begun[place] > 2:  # the second call has told
         return []
-    keys, store = _keys_of_begun(place), _store()
-    store.set(keys[torch.distributed.get_rank()], "yes")
+    group, store = process_group(), _store()
+    assert group is not None
+    keys = _keys_of_begun(place, group.get_world_size())
+    store.set(keys[group.get_rank()], "yes")
     return [] if _begun[place] == 1 else [rank for rank, key in enumerate(keys) if not store.check([key])]
 
 
 def others_begun(place: str, wait_s: float) -> bool:
     """Whether another rank of `torch.distributed` has called `missing_ranks` for a place; waits for the first one."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if (group := process_group()) is None:
         return True
-    mine, store = torch.distributed.get_rank(), _store()
-    others = [key for rank, key in enumerate(_keys_of_begun(place)) if rank != mine]
+    mine, store = group.get_rank(), _store()
+    others = [key for rank, key in enumerate(_keys_of_begun(place, group.get_world_size())) if rank != mine]
     end_s = time.monotonic() + wait_s
     while not any(store.check([key]) for key in others):
         if time.monotonic() > end_s:
@@ -223,10 +224,10 @@ def others_begun(place: str, wait_s: float) -> bool:
     return True
 
 
-def _keys_of_begun(place: str) -> list[str]:
+def _keys_of_begun(place: str, ranks: int) -> list[str]:
     """Return the keys at which ranks say that they have begun, by rank."""
     key = hashlib.blake2s(f"{job_name()}|{place}".encode(), digest_size=12).hexdigest()
-    return [f"brand/begun/{key}/{rank}" for rank in range(torch.distributed.get_world_size())]
+    return [f"brand/begun/{key}/{rank}" for rank in range(ranks)]
 
 
 def _first_of_job(place: str, facts: str) -> str:
@@ -235,7 +236,7 @@ def _first_of_job(place: str, facts: str) -> str:
     Also returns `facts` if the ranks have no common store. No rank waits for another.
     """
     name = job_name()
-    if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if name is None or process_group() is None:
         return facts
     key = hashlib.blake2s(place.encode(), digest_size=12).hexdigest()
     return _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
@@ -305,6 +306,11 @@ def _store() -> _Store:
         found: _Store = store
         return found
     host, port = master() if store is None else (store.host, store.port)
+    if torch is None:
+        raise UsageError(
+            "nodes find each other through a store of PyTorch, which is not installed: start servers with "
+            "`brand launch` and give server="
+        )
     try:
         return _connected(host, port)
     except (RuntimeError, ValueError) as error:
@@ -346,18 +352,18 @@ def _connected(host: str, port: int) -> _Store:
 
 def _store_of_group() -> Any:
     """Return the store of this process's default group, without its prefixes; None if there is no group."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if (group := process_group()) is None:
         return None
-    store: Any = torch.distributed.distributed_c10d._get_default_store()
-    while isinstance(store, torch.distributed.PrefixStore):  # type: ignore[attr-defined]
+    store: Any = group.distributed_c10d._get_default_store()
+    while isinstance(store, group.PrefixStore):
         store = store.underlying_store
     return store
 
 
 def _inherit() -> None:
     """Let a forked child open its own connection: on a shared one, two processes would get each other's answers."""
-    store = _store_of_group()
-    if isinstance(store, getattr(torch.distributed, "TCPStore", ())):
+    group, store = process_group(), _store_of_group()
+    if isinstance(store, getattr(group, "TCPStore", ())):
         _inherited.append(store)
 
 

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import torch.distributed
-
 from brand.errors import UsageError
+from brand.torch.pytorch import process_group
 
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
@@ -201,8 +200,8 @@ def _found(environment: Mapping[str, str]) -> _Found:
 
 def _group() -> _Found | None:
     """Return the rank in the process group of a library; None if none is initialised."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return _Found(torch.distributed.get_rank(), torch.distributed.get_world_size(), "torch.distributed")
+    if (group := process_group()) is not None:
+        return _Found(group.get_rank(), group.get_world_size(), "torch.distributed")
     jax = sys.modules.get("jax")
     is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
     return _of_jax() if is_initialized is not None and is_initialized() else None

@@ -1,10 +1,14 @@
 """How are batches made without worker processes?
 
 loader     BrandLoader: the DataLoader's contract
+tensors    its batches: tensors, collated as PyTorch does it
+arrays     ArrayLoader: batches of NumPy arrays, without PyTorch
+core       the part of both that does not depend on the form of batches
 iteration  one iteration: its threads, and the order of batches
 batches    sources of batches, and batches made of columns
 threads    the number of threads that feed the loop, and the pool that obeys it
 timing     time by stage, and data stalls of the training loop by cause
-seeding    random transforms that are the same in every run
+seeds      random transforms that are the same in every run
+seeding    the seed of a sample for torch's random functions
 copies     a transform of its own for each thread
 """

@@ -1,16 +1,16 @@
-"""Which source has the batches of a `BrandLoader`, and how is a batch made of columns, without single samples?"""
+"""Which source has the batches of a loader, and how is a batch made of columns, without single samples?"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import default_collate
 
 from brand.node.wire.looping import IterationExtent
 from brand.reprs import Reprs
@@ -118,39 +118,53 @@ class FixedSizeBatches(Reprs, shows="_ints size"):
         return {}
 
 
-def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
-    """Return the batch that `default_collate` makes of the samples `first` to `end` - 1 of these columns.
+class BatchForm(ABC):
+    """The form of the values of a batch: tensors or NumPy arrays. Columns and samples are NumPy's in any case."""
+
+    collate: Callable[[list[Any]], Any]
+    """Makes a batch of a list of samples, if the user gives no function."""
+
+    @abstractmethod
+    def array(self, values: NDArray[Any]) -> Any:
+        """Return an array that nobody else changes in the form of a batch, without a copy."""
+
+    @abstractmethod
+    def initial_seed(self) -> int:
+        """Return the seed of random transforms if the samples are read by index."""
+
+    @abstractmethod
+    def waiting(self) -> AbstractContextManager[Any]:
+        """Return a context in which the training loop waits for a batch, for profilers."""
+
+    def locked(self, batch: Any) -> Any:
+        """Return a batch in page-locked memory, if the loader has this option."""
+        return batch
+
+
+def assemble(
+    form: BatchForm, columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int
+) -> Any:
+    """Return the batch that `form.collate` makes of the samples `first` to `end` - 1 of these columns.
 
     It is a dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that
-    are not decoded; they become lists of uint8 tensors.
+    are not decoded; they become lists of uint8 arrays.
     """
 
     def made(name: str) -> Any:
         column = columns[name][first:end]
-        return _files(column) if name in files else _collated(column, tuple if names is not None else list)
+        if name in files:
+            return [form.array(_bytes_of(file)) for file in column]
+        return _collated(form, column, tuple if names is not None else list)
 
     return {name: made(name) for name in columns} if names is None else [made(name) for name in names]
 
 
-def _files(column: Column) -> list[torch.Tensor]:
-    return [torch.from_numpy(v if isinstance(v, np.ndarray) else np.frombuffer(bytearray(v), np.uint8)) for v in column]
+def _bytes_of(file: Any) -> NDArray[np.uint8]:
+    return file if isinstance(file, np.ndarray) else np.frombuffer(bytearray(file), np.uint8)
 
 
-def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
+def _collated(form: BatchForm, column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
     """Return a column as PyTorch collates it. Strings are in a list if samples are dicts, otherwise in a tuple."""
     if isinstance(column, np.ndarray):  # prepared values are views of the draw's buffer, which is used again
-        return torch.from_numpy(column.copy() if column.ndim > 1 else np.ascontiguousarray(column))
-    return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)
-
-
-def pinned(value: Any) -> Any:
-    """Return a batch with its tensors in page-locked memory, as `DataLoader(pin_memory=True)` does."""
-    if isinstance(value, torch.Tensor) or hasattr(value, "pin_memory"):
-        return value.pin_memory()
-    if isinstance(value, Mapping):
-        return {name: pinned(item) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(pinned, value))
-    if isinstance(value, list | tuple):
-        return type(value)(map(pinned, value))
-    return value
+        return form.array(column.copy() if column.ndim > 1 else np.ascontiguousarray(column))
+    return strings(column) if isinstance(column[0], str | bytes) else form.collate(column)

@@ -24,10 +24,9 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import torch
-from torch.utils.data import default_collate
 
 from brand.torch.data.drawable import Drawable
+from brand.torch.pytorch import torch, torch_types
 
 MOST_OBJECTS: Final = 20_000
 """A transform that refers to more objects is shared. Copies for all threads would take too long and too much memory."""
@@ -38,11 +37,14 @@ LARGE_BYTES: Final = 16 << 20
 
 _CONSTANT: Final = (
     *(type(None), bool, int, float, complex, str, bytes, range, type, np.generic, np.dtype),
-    *(types.ModuleType, types.BuiltinFunctionType, torch.dtype, torch.device, Drawable),
+    *(types.ModuleType, types.BuiltinFunctionType, Drawable),
+    *torch_types("dtype", "device"),
 )
 _INSTALLED: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
-_RANDOM: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+_TORCH_RANDOM: Final = torch_types("Generator")
+_RANDOM: Final = (np.random.Generator, np.random.RandomState, random.Random, *_TORCH_RANDOM)
+_TENSOR: Final[tuple[type[Any], ...]] = torch_types("Tensor")
 
 
 log = logging.getLogger("brand")
@@ -67,7 +69,7 @@ def copy_for_thread(function: Any, name: str) -> ThreadCopy:
 
     If it, or something that it refers to, cannot be copied, threads share that, and the log says so once.
     """
-    if function is None or function is default_collate:
+    if function is None:
         return ThreadCopy(function)
     copier = _Copier()
     try:
@@ -117,7 +119,7 @@ class _Copier:
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, _RANDOM):
-            self.generators.append(value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value))
+            self.generators.append(value.clone_state() if isinstance(value, _TORCH_RANDOM) else copy.deepcopy(value))
             return self.generators[-1]
         kind = type(value)
         if kind is list or kind is set or kind is dict:
@@ -208,11 +210,13 @@ def _is_shared(value: Any) -> bool:
     """Return whether all threads use an object itself."""
     if getattr(value, "thread_safe", False) is True:
         return True
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return int(value.nbytes) > LARGE_BYTES or (isinstance(value, torch.Tensor) and not value.is_leaf)
+    if isinstance(value, _TENSOR):
+        return bool(value.nbytes > LARGE_BYTES or not value.is_leaf)
+    if isinstance(value, np.ndarray):
+        return value.nbytes > LARGE_BYTES
     if isinstance(value, list | dict | set | frozenset | tuple):
         return len(value) > LARGE_ITEMS
-    if isinstance(value, torch.nn.Module):  # a model; torchvision's transforms are modules without parameters
+    if torch is not None and isinstance(value, torch.nn.Module):  # a model; transforms are modules without parameters
         return next(value.parameters(), None) is not None
     return isinstance(value, _LOCKS) or any(
         isinstance(each, _LOCKS) for each in getattr(value, "__dict__", {}).values()

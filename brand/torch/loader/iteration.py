@@ -1,4 +1,4 @@
-"""One iteration of a `BrandLoader`: which thread does which work, and in which order are batches delivered?
+"""One iteration of a loader: which thread does which work, and in which order are batches delivered?
 
     producer thread      ints of some batches (`batches`) -> one request -> samples, copied once out of the shared pages
     pool of threads      slices of a batch: decode, transform; the last slice of a batch collates the batch
@@ -24,11 +24,6 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-import torch
-from torch._C._autograd import _profiler_enabled
-from torch.autograd.profiler import record_function
-from torch.utils.data import default_collate
-
 from brand.errors import FormatError, NoThreadError
 from brand.node.wire.looping import LOOP
 from brand.reprs import Reprs
@@ -37,25 +32,25 @@ from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
-from brand.torch.loader.batches import Ints, SamplerBatches, assemble, pinned
+from brand.torch.loader.batches import BatchForm, Ints, SamplerBatches, assemble
 from brand.torch.loader.copies import ThreadCopy, copy_for_thread
-from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_batch, seed_of_job
+from brand.torch.loader.seeds import seed_of, seed_of_batch, seed_of_job
 from brand.torch.loader.threads import Gate, PaceWindows
 from brand.torch.loader.timing import BatchTimes, LoopIdentity, Reporter, Stages, StepWaits
+from brand.torch.pytorch import torch
 from brand.torch.sampler.packed import PackedRows
+
+if torch is not None:
+    from brand.torch.loader.seeding import SampleSeeds
 
 REQUEST: Final = 4096
 """Samples of one request: if samples are small, this number makes the cost of a request small for each of them."""
 LARGE_REQUEST: Final = 16384
 """Largest number of samples of one request, if they are few of those prefetched: threads wait less for others."""
-_NO_PROFILE: Final = nullcontext()
-"""Replaces a profiler span, which costs 5 us for each batch."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1
 """Seconds for which a thread waits before it checks whether it should stop."""
-PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
-"""Name in a PyTorch profile of the time in which the loop waits. PyTorch's tools count this name as data time."""
 
 
 class _PendingBatch(Future[Any]):
@@ -92,8 +87,8 @@ class _PendingBatch(Future[Any]):
 class _OfThread(threading.local):
     """The functions of the user for each thread that decodes, and their random numbers."""
 
-    def __init__(self, data: SampleSource, collate_fn: Callable[[list[Any]], Any]) -> None:
-        self._seeds = SampleSeeds()
+    def __init__(self, data: SampleSource, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self._seeds = None if torch is None else SampleSeeds()
         self.transform = copy_for_thread(data.transform, "transform")
         self.collate = copy_for_thread(collate_fn, "collate_fn")
 
@@ -102,10 +97,11 @@ class _OfThread(threading.local):
         """Within it, torch's random functions use the seed of the last call of the function that it yields."""
 
         def seed(function: ThreadCopy, number: int) -> None:
-            self._seeds.generator.manual_seed(number)
+            if self._seeds is not None:
+                self._seeds.seed(number)
             function.seed(number)
 
-        with self._seeds:
+        with self._seeds or nullcontext():
             yield seed
 
 
@@ -113,8 +109,9 @@ class _OfThread(threading.local):
 class LoaderOptions:
     """Options of a loader that hold for one iteration."""
 
-    collate_fn: Callable[[list[Any]], Any]
-    pin_memory: bool
+    form: BatchForm
+    collate_fn: Callable[[list[Any]], Any] | None
+    """The user's function; None: that of the form."""
     ahead: int
     """Batches to prefetch while one is trained."""
     iteration: int
@@ -143,12 +140,12 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
     ) -> None:
         self._data, self._source, self._gate, self._options = data, batches, gate, options
         self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
-        by_column = options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
+        by_column = options.collate_fn is None or isinstance(options.collate_fn, PackedRows)
         self._whole = data.plain and by_column
         """Whether batches are made of columns, without single samples."""
-        self._gathers = options.collate_fn is default_collate and data.transform is None
+        self._gathers = options.collate_fn is None and data.transform is None
         """Whether a batch is made of columns if the server has decoded all of it."""
-        self._run = (torch.initial_seed(), options.iteration)
+        self._run = (options.form.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
         self._local = _OfThread(data, options.collate_fn)
@@ -175,9 +172,9 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             while True:
                 self._source.go_on()
                 if self._stop.is_set():
-                    raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
+                    raise RuntimeError("another iteration of this loader has begun; make a loader for each")
                 start_s = time.monotonic()
-                with record_function(PROFILED) if _profiler_enabled() else _NO_PROFILE:
+                with self._options.form.waiting():
                     batch = self._take(start_s)
                     value = None if batch is None else batch.result()
                 end_s = time.monotonic()
@@ -354,9 +351,10 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
 
     def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
         """Return the batch of the samples `first` to `end` - 1 of columns."""
-        if isinstance(self._options.collate_fn, PackedRows):
-            return self._options.collate_fn.of_columns(columns, first, end)
-        return assemble(columns, self._data.fields, self._data.files, first, end)
+        form, rows = self._options.form, self._options.collate_fn
+        if isinstance(rows, PackedRows):
+            return {name: form.array(values) for name, values in rows.of_columns(columns, first, end).items()}
+        return assemble(form, columns, self._data.fields, self._data.files, first, end)
 
     def _make_gathered(self, batch: _PendingBatch, fetched: FetchedSamples, first: int, end: int) -> None:
         """Make a batch of columns that the server has decoded."""
@@ -365,9 +363,10 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         try:
             with self._stages.measure("decode"):
                 try:
-                    make = partial(assemble, fetched.gathered(first, end), self._data.fields, (), 0, end - first)
+                    columns = fetched.gathered(first, end)
+                    make = partial(assemble, self._options.form, columns, self._data.fields, (), 0, end - first)
                 except FormatError:
-                    make = partial(self._options.collate_fn, self._data.finish(fetched.samples(first, end), None))
+                    make = partial(self._options.form.collate, self._data.finish(fetched.samples(first, end), None))
             self._stages.count(end - first)
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
@@ -412,9 +411,11 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
 
     def _collated(self, first: tuple[int, int], samples: list[Any]) -> Any:
         """Return the batch of these samples. Its random numbers depend on its first sample."""
-        collate = self._local.collate
-        if collate.value is default_collate:
-            return default_collate(samples)
+        collate, form = self._local.collate, self._options.form
+        if collate.value is None:
+            return form.collate(samples)
+        if isinstance(collate.value, PackedRows):
+            return {name: form.array(values) for name, values in collate.value.arrays(samples).items()}
         with self._local.seeded() as seed:
             seed(collate, seed_of_batch(*self._run, *first))
             return collate.value(samples)
@@ -422,9 +423,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
     def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
         start_s = batch.times.begin_collate()
         with self._stages.measure("collate"):
-            value = make()
-            if self._options.pin_memory and torch.cuda.is_available():
-                value = pinned(value)
+            value = self._options.form.locked(make())
         batch.times.end()
         self._note(threading.current_thread().name, "collate", start_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped

@@ -1,8 +1,7 @@
-"""How are random transforms the same in every run, though threads run them in any order?
+"""How do torch's random functions in a transform take their numbers from the seed of the sample?
 
-Each sample has its own seed, made from the seed of the run, the name of its job, the epoch and the index. While a
-transform runs, torch's random functions in its thread (torchvision's transforms use no others) take their numbers from
-a generator with that seed instead of the process's generator. All threads share the `random` module and numpy's global
+While a transform runs, the functions in its thread (torchvision's transforms use no others) take their numbers from a
+generator with that seed instead of the process's generator. All threads share the `random` module and numpy's global
 generator, so these are not changed.
 
 Most of torch's random functions accept a generator. The other functions get one when they call an operator that accepts
@@ -11,8 +10,6 @@ one. That costs ten times as much, so only these functions are intercepted at th
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -58,6 +55,10 @@ class SampleSeeds(TorchFunctionMode):
         self.generator = torch.Generator()
         self._operators = _Operators(self.generator)
 
+    def seed(self, seed: int) -> None:
+        """Seed the generator. `seed` has 63 bits."""
+        self.generator.manual_seed(seed)
+
     def __repr__(self) -> str:
         return f"SampleSeeds(seed {self.generator.initial_seed()})"
 
@@ -93,21 +94,3 @@ class _Operators(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             return func.overloadpacket(*args, **{**kwargs, "generator": self._generator})
         return func(*args, **kwargs)
-
-
-def seed_of_job(seed: int, job: str | None) -> int:
-    """Return the seed of a run with this name. Jobs that share have the same seed, but random numbers of their own."""
-    if job is None:
-        return seed
-    return int.from_bytes(hashlib.blake2s(f"{seed} {job}".encode(), digest_size=8).digest()) >> 1
-
-
-def seed_of(run: int, epoch: int, index: int, use: int) -> int:
-    """Return the seed of one sample in one epoch. If the sample is used several times, `use` distinguishes the uses."""
-    facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, use)
-    return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1
-
-
-def seed_of_batch(run: int, epoch: int, index: int, use: int) -> int:
-    """Return the seed of a `collate_fn` for the batch that begins with this sample: another one than the sample's."""
-    return seed_of(run, epoch, index, use | 1 << 63)

@@ -22,10 +22,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import torch
-
 from brand.reprs import Reprs
 from brand.starting import ThreadPool
+from brand.torch.pytorch import torch
 
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
@@ -165,8 +164,9 @@ def pool_of(threads: int) -> ThreadPool:
     Otherwise each thread of the pool would get a team of its own, which busy-waits for its next work and takes the
     processors from decoding.
     """
-    torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
-    pool = ThreadPool(threads, "brand-decode", initializer=_work_alone)
+    if torch is not None:
+        torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
+    pool = ThreadPool(threads, "brand-decode", initializer=None if torch is None else _work_alone)
     pool.submit(int)  # with one thread, every task is run
     return pool
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import DistributedSampler
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.orders.base.part import named
@@ -31,6 +30,7 @@ from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
+from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence

@@ -1,4 +1,4 @@
-"""How do documents become tensors of packed rows? With the `collate_fn` of a `PackedBatchSampler`, `PackedRows`."""
+"""How do documents become packed rows? With the `collate_fn` of a `PackedBatchSampler`, `PackedRows`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.orders.batches.batching import laid_out
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Column, Columns
+from brand.torch.pytorch import torch
 
 if TYPE_CHECKING:
     from brand.torch.data.dataset import BrandDataset
@@ -22,6 +23,8 @@ IGNORED: Final = -100
 
 class PackedRows(Reprs, shows="_field _row _rows"):
     """Makes a dict of int64 tensors of a list of samples. Can be pickled. All but `index` have shape (rows, row).
+
+    In an `ArrayLoader`, they are NumPy arrays.
 
     `input_ids`: tokens, followed by `pad` in the rest of a row. `position_ids`: count from 0 in each document, again
     from 0 in each row, and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens
@@ -48,15 +51,19 @@ class PackedRows(Reprs, shows="_field _row _rows"):
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the tensors of one batch. Its samples must be in the order of the plan."""
+        return {name: torch.from_numpy(values) for name, values in self.arrays(samples).items()}
+
+    def arrays(self, samples: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+        """Return the arrays of one batch. Its samples must be in the order of the plan."""
         index = None if self._index is None else [int(sample[self._index]) for sample in samples]
         return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], index)
 
-    def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, torch.Tensor]:
-        """Return the tensors of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
+    def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, NDArray[np.int64]]:
+        """Return the arrays of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
         index = None if self._index is None else columns["index"][first:end]
         return self._made([array.ravel() for array in columns[self._field][first:end]], index)
 
-    def _made(self, documents: list[np.ndarray[Any, Any]], index: Column | None) -> dict[str, torch.Tensor]:
+    def _made(self, documents: list[np.ndarray[Any, Any]], index: Column | None) -> dict[str, NDArray[np.int64]]:
         lengths = np.fromiter(map(len, documents), np.int64, len(documents))
         pieces, row = laid_out(lengths, self._row), self._row
         if documents and documents[0].dtype.kind not in "iu":
@@ -91,5 +98,5 @@ class PackedRows(Reprs, shows="_field _row _rows"):
         for begin, size in zip(rest.tolist(), (row - used[padded]).tolist(), strict=True):
             labels[begin : begin + size] = IGNORED
         values = {"input_ids": input_ids, "position_ids": position_ids, "document_ids": document_ids, "labels": labels}
-        made = {name: torch.from_numpy(flat).view(self._rows, row) for name, flat in values.items()}
-        return made if index is None else made | {"index": torch.as_tensor(np.asarray(index, np.int64).copy())}
+        made = {name: flat.reshape(self._rows, row) for name, flat in values.items()}
+        return made if index is None else made | {"index": np.array(index, np.int64)}

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
-from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError, counted
 from brand.formats.version import number_within
@@ -25,6 +24,7 @@ from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
+from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import (
     Restart,
     accelerate_processes,
