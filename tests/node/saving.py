@@ -2,8 +2,8 @@
 
     python -m tests.node.saving DATA_SET STATE HOW SERVER AT LATER EPOCHS
 
-HOW is `BrandLoader`, or the number of workers of a `DataLoader`, a colon, and how they are started. With batch AT, it says
-`ready` and the process of its server. After a line, or a signal, it trains LATER more batches, saves its state and
+HOW is `BrandLoader`, or the number of workers of a `DataLoader`, a colon, and how they are started. With batch AT, it
+says `ready` and the process of its server. After a line, or a signal, it trains LATER more batches, saves its state and
 ends; or it ends after so many EPOCHS. Its last line is JSON: the samples that it trained, and the signals that it got.
 """
 
@@ -34,6 +34,11 @@ def ignore_ends(_: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def say(text: str) -> None:
+    """To standard output, at once."""
+    os.write(1, f"{text}\n".encode())
+
+
 def loader_of(data: BrandDataset, sampler: BrandSampler, how: str) -> Any:
     """The loader that HOW says."""
     workers, _, start = how.partition(":")
@@ -60,7 +65,7 @@ def train(path: str, saved: Path, how: str, server: str, at: int, later: int, ep
         trained = 0
         for (numbers,) in loader:
             if step == at:
-                print("ready", data._source.port.client.server().process, flush=True)
+                say(f"ready {data._source.port.client.server().process}")
                 threading.Thread(target=lambda: (os.read(0, 1), told.set()), daemon=True).start()
             step += 1
             found += numbers.tolist()
@@ -69,9 +74,9 @@ def train(path: str, saved: Path, how: str, server: str, at: int, later: int, ep
             if left == 0:
                 state = keeper.state_dict(**({"samples": trained} if keeper is sampler else {}))
                 saved.write_text(json.dumps(state))
-                print(json.dumps([found, times]), flush=True)
+                say(json.dumps([found, times]))
                 return
-    print(json.dumps([found, times]))
+    say(json.dumps([found, times]))
 
 
 if __name__ == "__main__":

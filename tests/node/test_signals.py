@@ -151,11 +151,8 @@ def test_a_training_that_saves_its_state_on_a_signal(chance: Chance, texts: Path
     """To all processes of the job, or some, at any batch: the state saved later is continued by a fresh process."""
     rng, how, kind = chance.rng, HOWS[chance.number % len(HOWS)], list(COMMANDS)[chance.number % len(COMMANDS)]
     who, number = rng.choice(WHO[: -1 if kind == "own" else None]), rng.choice((*JOB_SIGNALS, *ENDS))
-    at, later = (
-        rng.choice([rng.randrange(STEPS), STEPS - 1, 2 * STEPS - 1]),
-        rng.choice([0, 1, rng.randrange(9, STEPS)]),
-    )
-    print(f"{kind}, {how}, {number.name} to {who} with batch {at}, saved {later} batches later")
+    at = rng.choice([rng.randrange(STEPS), STEPS - 1, 2 * STEPS - 1])
+    later = rng.choice([0, 1, rng.randrange(9, STEPS)])
     job = SavingJob(texts, tmp_path, how)
     with ExitStack() as stack:
         address, groups = kind, dict[str, list[int]]()
