@@ -26,6 +26,11 @@ PROCESS_ONE: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child", "--mou
 """The command is process 1 of a PID namespace, with the /proc of that namespace, as in a container."""
 OTHER_PROC: Final = ("unshare", "-r", "--pid", "--fork", "--kill-child")
 """The command is process 1 of a PID namespace, and /proc shows the numbers of another one."""
+_OPENED: Final = """
+b=$(mktemp -d) && mount --bind "$2" $b && mount -t tmpfs -o mode=755 tmpfs "$1" && mkdir -p "$2" &&
+mount --move $b "$2" && rmdir $b &&
+"""
+"""Shows of a folder that is closed to others ($1) the one that all may see ($2), here that of Python."""
 _NUMBERS: Final = {
     "x86_64": {"memfd_create": 319, "pidfd_open": 434, "clone3": 435},
     "aarch64": {"memfd_create": 279, "pidfd_open": 434, "clone3": 435},
@@ -54,6 +59,22 @@ def without(**errors: str) -> tuple[str, ...]:
     if sys.platform != "linux" or platform.machine() not in _NUMBERS:
         pytest.skip("the numbers of the system calls of this processor are not known here")
     return sys.executable, "-m", "tests.sandbox", ",".join(f"{name}={error}" for name, error in errors.items()), "--"
+
+
+def as_nobody(*, squashed: bool = False) -> tuple[str, ...]:
+    """The start of a command that another user runs; or root, on a file system of others that squashes root.
+
+    There, its number is 0, and files of the real root are those of a stranger. Skips the test if that is not possible.
+    """
+    if os.geteuid() or sys.platform != "linux":
+        pytest.skip("only root can be somebody else")
+    base = Path(sys.base_prefix).resolve()
+    closed = next((each for each in reversed(base.parents) if not each.stat().st_mode & 0o001), None)
+    opened = "" if closed is None else _OPENED
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *(("unshare", "-r") if squashed else ()))
+    command = ("unshare", "-m", "sh", "-c", f'{opened}shift 2 && exec "$@"', "sh", str(closed), str(base), *user)
+    needs_namespaces(command)
+    return command
 
 
 def environment() -> dict[str, str]:

@@ -21,9 +21,13 @@ import pytest
 
 from brand.chunker import Options
 from brand.cli.main import main
+from brand.node.client.direct import why_no_server
 
 LIMIT_S = 600.0
 """Longest wait for something that must happen, also on a machine with much else to do; pytest ends a test at 900 s."""
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+SERVES = pytest.mark.skipif(bool(why_no_server()), reason="no data server can run here")
 
 
 @dataclass(frozen=True)

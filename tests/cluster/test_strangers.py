@@ -17,6 +17,7 @@ import pytest
 from brand.cluster.options import answering
 from brand.node.client.connector import look_at
 from brand.node.wire.network import split_address
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.support import LIMIT_S, free_port
 
 LIMIT = 1024
@@ -70,3 +71,54 @@ def test_how_many_connections_a_node_takes() -> None:
     assert dict(answering(1024, 1024))["grpc.max_allowed_incoming_connections"] == 2064
     assert dict(answering(2, resource.RLIM_INFINITY))["grpc.max_allowed_incoming_connections"] == 1024
     assert dict(answering(2, 1 << 20))["grpc.max_allowed_incoming_connections"] == 1024
+
+
+AGAIN = """
+import selectors, socket, sys
+
+def connect():
+    stranger = socket.socket()
+    stranger.setblocking(False)
+    stranger.connect_ex((sys.argv[1], int(sys.argv[2])))
+    selector.register(stranger, selectors.EVENT_READ)
+
+selector, given_up = selectors.DefaultSelector(), 0
+for _ in range(int(sys.argv[3])):
+    connect()
+while True:
+    for key, _ in selector.select():
+        try:
+            ended = not key.fileobj.recv(100)
+        except OSError:
+            ended = True
+        if ended:
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+            connect()
+            given_up += 1
+            if given_up == 1000:
+                print("enough", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_strangers_that_connect_again_each_time_they_are_given_up(photos_set: Path) -> None:
+    """More than the node takes. A training on this machine starts meanwhile, and the other node joins it."""
+    peers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with ExitStack() as stack:
+        address, process = stack.enter_context(node(photos_set, 0, peers))
+        command = [sys.executable, "-c", AGAIN, *map(str, split_address(peers[0])), "300"]
+        strangers = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        stack.callback(strangers.kill)
+        assert strangers.stdout is not None
+        assert strangers.stdout.readline() == b"enough\n"
+        data_set = BrandDataset(photos_set, fields=("index",), server=address)
+        stack.callback(data_set._source.port.client.close)
+        assert process.pid == look_at(address)["process"]
+        stack.enter_context(node(photos_set, 1, peers))
+        loader = BrandLoader(data_set, 8, sampler=BrandSampler(data_set, num_replicas=1, rank=0))
+        assert sorted(index for (batch,) in loader for index in batch.tolist()) == list(range(len(data_set)))
+        assert process.stderr is not None
+        while "all 2 nodes are connected" not in process.stderr.readline():
+            assert process.poll() is None
+        assert strangers.poll() is None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from brand.errors import TruncatedError
 from brand.formats.arrays import ArrayFile
+from tests.support import FORKS
 
 HEAD = b"seven b"
 COUNT = 5000
@@ -96,6 +97,7 @@ def test_threads_do_not_disturb_each_other(same: ArrayFile) -> None:
         assert all(threads.map(work, range(8)))
 
 
+@FORKS
 @pytest.mark.slow
 def test_a_forked_child_has_memory_of_its_own(same: ArrayFile) -> None:
     """What it takes does not appear in its parent's memory while the parent uses it, nor the other way round."""

@@ -15,6 +15,7 @@ import brand
 from brand.collect import append_samples
 from brand.formats import locks
 from tests.filesystems import library, without_locks
+from tests.support import SERVES
 
 WRITERS = """
 import json, sys, traceback
@@ -94,6 +95,7 @@ def at(tmp_path: Path) -> Path:
     return folder
 
 
+@SERVES
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
 def test_writers_are_refused_in_one_sentence(refusing: Path, at: Path, error: int) -> None:
     """Every use that writes names the file, the reason and the cure, and leaves the data as they were."""

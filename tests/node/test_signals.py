@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,22 +11,24 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from torch.utils.data import DataLoader
 
 from brand.node.client.connector import look_at
 from brand.node.serve import server as module
 from brand.pythonchild import JOB_SIGNALS
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.node.saving import BATCH, ENDS
 from tests.node.support import drawing, greeted
 from tests.rounds import Chance, rounds
+from tests.sandbox import environment
 from tests.support import LIMIT_S, descendants, wait_until
 from tests.torch.support import planned
 
 SAMPLES = 1200
+STEPS = SAMPLES // BATCH
 
 
 @contextmanager
@@ -94,54 +97,86 @@ def test_a_server_that_drains_has_a_limit(texts: Path, monkeypatch: pytest.Monke
         assert time.monotonic() - began_s >= 0.2
 
 
-SIGNALS: Final = (*JOB_SIGNALS, signal.SIGTERM, signal.SIGINT)
+class SavingJob:
+    """A training in processes of its own, and the command that serves it, if there is one; see `saving.py`."""
+
+    def __init__(self, texts: Path, folder: Path, how: str) -> None:
+        self.texts, self.state, self.how = texts, folder / "state.json", how
+
+    def start(self, server: str, at: int = -1, later: int = 0, epochs: int = 0) -> subprocess.Popen[str]:
+        """The training, from its state on."""
+        script = [sys.executable, "-m", "tests.node.saving", str(self.texts), str(self.state), self.how, server]
+        return subprocess.Popen(
+            [*script, str(at), str(later), str(epochs)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> tuple[list[int], list[int]]:
+        """The samples that it has trained, and the signals that it has got."""
+        try:
+            out, said = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+        assert process.returncode == 0, said
+        found, times = json.loads(out.splitlines()[-1])
+        return found, times
 
 
-@contextmanager
-def heard(number: signal.Signals) -> Iterator[list[int]]:
-    """The times that this process has got a signal in the block, which it would otherwise not survive."""
-    times: list[int] = []
-    before = signal.signal(number, lambda *_: times.append(1))
-    try:
-        yield times
-    finally:
-        signal.signal(number, before)
+COMMANDS: Final = {"own": (), "serve": ("serve",), "launch": ("launch", "--local", 2)}
+HOWS: Final = ("BrandLoader", "0:none", "2:fork", "1:spawn", "1:forkserver")
+WHO: Final = ("all", "training", "server", "workers", "command")
 
 
-@rounds(4)
-def test_a_training_that_saves_its_state_on_a_signal(chance: Chance, texts: Path) -> None:
-    """To all processes of the job, in mid-epoch: the state that it then saves continues with the next sample."""
-    how, number = chance.rng.choice(["BrandLoader", "0", "2"]), chance.rng.choice(SIGNALS)
-    served, at = chance.rng.random() < 0.3, chance.rng.randrange(SAMPLES // 50 - 1)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["1:spawn", "1:forkserver"])
+def test_workers_that_are_not_forked_survive_the_signals_for_trainings(how: str, texts: Path, tmp_path: Path) -> None:
+    """So does the fork server. The training goes on for longer than the batches last that are prefetched."""
+    job = SavingJob(texts, tmp_path, how)
+    training = job.start("own", 1, 9)
+    assert training.stdout is not None
+    assert training.stdout.readline()
+    for number in JOB_SIGNALS:
+        for each in (training.pid, *descendants(training.pid)):
+            os.kill(each, number)
+    assert sorted(job.end(training)[1]) == sorted(JOB_SIGNALS)
+    assert json.loads(job.state.read_text())["position"] >= 11 * BATCH
+
+
+@rounds(3)
+def test_a_training_that_saves_its_state_on_a_signal(chance: Chance, texts: Path, tmp_path: Path) -> None:
+    """To all processes of the job, or some, at any batch: the state saved later is continued by a fresh process."""
+    rng, how, kind = chance.rng, HOWS[chance.number % len(HOWS)], list(COMMANDS)[chance.number % len(COMMANDS)]
+    who, number = rng.choice(WHO[: -1 if kind == "own" else None]), rng.choice((*JOB_SIGNALS, *ENDS))
+    at = rng.choice([rng.randrange(STEPS), STEPS - 1, 2 * STEPS - 1])
+    later = rng.choice([0, 1, rng.randrange(9, STEPS)])
+    job = SavingJob(texts, tmp_path, how)
     with ExitStack() as stack:
-        times, more = stack.enter_context(heard(number)), dict[str, Any](memory=0.5)
-        others = set(descendants(os.getpid()))
-        if served:
-            addresses, process = stack.enter_context(started("serve", texts))
-            more = {"server": addresses[0]}
-        found, state = list[int](), dict[str, Any]()
-        for run in range(2):
-            data = BrandDataset(texts, fields=("number",), **more)
-            stack.callback(data._source.port.client.close)
-            sampler = BrandSampler(data, seed=2, num_replicas=1, rank=0)
-            loader: Any = DataLoader(data, 50, sampler=sampler, num_workers=int(how)) if how.isdigit() else None
-            loader = loader or BrandLoader(data, 50, sampler=sampler)
-            keeper = sampler if how.isdigit() else loader
-            if run:
-                keeper.load_state_dict(state)
-            server = data._source.port.client.server().process
-            for step, (numbers,) in enumerate(loader):
-                found += numbers.tolist()
-                if (run, step) == (0, at):
-                    job = {os.getpid(), server, *descendants(os.getpid())} - others
-                    for each in job - ({server} if number == signal.SIGINT and served else set()):
-                        os.kill(each, number)
-                if times and not run:
-                    state = sampler.state_dict(samples=len(found)) if how.isdigit() else loader.state_dict()
-                    break
-        assert times
-        assert found == planned(texts, sampler.order, 0)
-        if served:
-            data._source.port.client.close()
-            process.terminate()
-            assert process.wait(LIMIT_S) == 0
+        address, groups = kind, dict[str, list[int]]()
+        if COMMANDS[kind]:
+            (address, *_), command = stack.enter_context(started(COMMANDS[kind][0], texts, *COMMANDS[kind][1:]))
+            groups["command"] = [command.pid, *descendants(command.pid)]
+        training = job.start(address, at, later)
+        assert training.stdout is not None
+        said = training.stdout.readline().split()
+        assert said, training.communicate()[1]
+        groups |= {"training": [training.pid], "server": [int(said[1])], "workers": descendants(training.pid)}
+        told = {each for name, group in groups.items() for each in group if who in (name, "all")}
+        if number == signal.SIGINT and kind != "own":  # it ends the command at once
+            told -= {*groups["server"], *groups["command"]}
+        for each in told:
+            os.kill(each, number)
+        assert training.stdin is not None
+        training.stdin.write("\n")
+        found, times = job.end(training)
+        assert bool(times) == (training.pid in told)
+        ended = number in ENDS and not told.isdisjoint(groups.get("command", ()))
+        epochs, job.how = json.loads(job.state.read_text())["epoch"] + 1, rng.choice(HOWS[:3])
+        rest, _ = job.end(job.start("own" if ended else address, epochs=epochs))
+        sampler = BrandSampler(BrandDataset(texts, server="none", memory=0.5), seed=2, num_replicas=1, rank=0)
+        assert found + rest == [n for epoch in range(epochs) for n in planned(texts, sampler.order, epoch)]
+        if ended and command.pid in told:
+            assert command.wait(LIMIT_S) == 0

@@ -32,7 +32,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import LocalFiles
 from tests.rounds import examples
 from tests.storage.support import chunk
-from tests.support import Disk, descriptors
+from tests.support import SERVES, Disk, descriptors
 
 SAMPLES = 60
 CHUNK = 8
@@ -605,6 +605,7 @@ for epoch in range(2):
 """
 
 
+@SERVES
 @pytest.mark.parametrize("umask", ["002", "000", "077"])
 def test_any_umask_will_do(some_set: Path, tmp_path: Path, umask: str) -> None:
     """A training, the next one, the list of the caches, and a fill: with the umask that distributions set."""

@@ -17,6 +17,7 @@ from brand import BrandError
 from brand.stores import store
 from tests.shop import SPEECHES, Shop, shop
 from tests.storage.support import SAMPLES
+from tests.support import FORKS
 from tests.tools.objects import Fault, Faults, Reset, Short
 
 pytestmark = pytest.mark.slow
@@ -101,6 +102,7 @@ def test_it_loads_no_pytorch(any_shop: Shop) -> None:
     assert done.stdout == "[]\n"
 
 
+@FORKS
 def test_a_forked_process_is_refused_with_the_cure(any_shop: Shop) -> None:
     """It would wait for ever: the threads of the library are not forked with it."""
     data = brand.open(any_shop.url())

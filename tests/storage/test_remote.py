@@ -35,6 +35,7 @@ from brand.storage.io.remote import fetch_index
 from tests.buckets import Bucket, bucket
 from tests.filesystems import library, without_locks
 from tests.storage.support import NOTES, SAMPLES, divide
+from tests.support import FORKS
 from tests.tools.objects import Busy, Fault, Faults, Lost, Request
 
 DENSE = "s3://bucket/dense.brand"
@@ -202,6 +203,7 @@ def test_a_folder_for_copies_that_others_may_write(store: Bucket) -> None:
         copy_index(DENSE)
 
 
+@FORKS
 def test_a_forked_process_may_open_what_its_parent_has_read(store: Bucket) -> None:
     """Another process speaks to the store for it; only reads of its own are refused."""
     data = StoredDataSet(DENSE)

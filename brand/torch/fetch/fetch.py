@@ -43,7 +43,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
-from brand.torch.pytorch import get_worker_info
+from brand.torch.job.worker_signals import protect_worker
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -134,6 +134,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
 
     def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
         """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`."""
+        if get_worker_info() is not None:
+            protect_worker()
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))

@@ -35,6 +35,7 @@ from brand.torch.job.ranks import (
     job_name,
     node_by_launcher,
 )
+from brand.torch.job.worker_signals import protect_fork_server
 
 log = logging.getLogger("brand")
 
@@ -70,6 +71,7 @@ class ServerResolver:
         """A random name for the server and the run, if this process belongs to no job."""
 
     def __getstate__(self) -> dict[str, Any]:
+        protect_fork_server()
         _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
         return self.__dict__.copy()
 
