@@ -44,6 +44,7 @@ from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, U
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
 from brand.torch.job.worker_signals import protect_worker
+from brand.torch.pytorch import get_worker_info
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
