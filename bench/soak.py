@@ -8,9 +8,9 @@ Four trainings take epoch after epoch at a low pace, each with `memory=` smaller
 | training | data | loader | server |
 |---|---|---|---|
 | images | DATA/images, decoded to 32 x 32 | `BrandLoader` | its own, with a cache folder |
-| records | 40,000 texts of DATA/text | `DataLoader` with two workers, which start again each epoch | common with `guest` |
+| records | 40,000 texts of DATA/text | `DataLoader` with two workers, new ones each epoch | common with `guest` |
 | guest | the same texts | `DataLoader` with one worker | common with `records`, `order="shared"` |
-| store | the same texts in a store on loopback, with 5 ms for an answer | `BrandLoader` | its own, with a cache folder |
+| store | the same texts in a store on loopback, 5 ms an answer | `BrandLoader` | its own, with a cache folder |
 
 Every few minutes a process is killed with SIGKILL: `guest`, the worker of `guest` or the server of `store`, in turns. A
 training that ended goes on from its last checkpoint. `images` and `records` and their servers live as long as the run;
@@ -79,7 +79,9 @@ def courses(work: Path) -> dict[str, Course]:
         ),
         "records": Course("texts.brand", 256, 1.0, 2, common | {"job": "records"}, returns=True),
         "guest": Course("texts.brand", 200, 1.0, 1, common | {"job": "guest"}),
-        "store": Course("s3://bucket/texts.brand", 256, 1.0, 0, {"memory": "3MB", "cache": (work / "cache-store", None)}),
+        "store": Course(
+            "s3://bucket/texts.brand", 256, 1.0, 0, {"memory": "3MB", "cache": (work / "cache-store", None)}
+        ),
     }
 
 

@@ -28,11 +28,15 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
+from brand.orders.baselines import CoorDL, Joader
+from brand.orders.policies.registry import OrderOption
 from brand.torch.job.resolver import COMMON
 
 SEED: Final = 5
 PREPARE: Final = DecodeImage(size=(20, 24))
 MEMORY: Final = 0.3
+WINDOW: Final = 128
+"""Samples that a job may be ahead of another one in the order `coordl`."""
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])
@@ -62,6 +66,10 @@ class SharedJob:
     every: int
     """Batches between two checkpoints."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    order: str = "shared"
+    """Or "joader", or "coordl" with the number of jobs, as "coordl 3"."""
+    name: str = ""
+    """What is added to its name, in a run that may not have that of the run before."""
 
     @property
     def checkpoint(self) -> Path:
@@ -139,12 +147,12 @@ def _train(job: SharedJob, run: int) -> None:
         job.data,
         fields=("index", "image"),
         decode={"image": PREPARE},
-        order="shared",
+        order=_order_of(job),
         server=job.server,
-        job=f"job {job.number}",
+        job=f"job {job.number}{job.name}",
         **more,
     )
-    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)))
+    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)) if job.some else None)
     with suppress(FileNotFoundError):
         sampler.load_state_dict(json.loads(job.checkpoint.read_text()))
     loader: Any
@@ -155,6 +163,11 @@ def _train(job: SharedJob, run: int) -> None:
         workers = {"num_workers": job.workers, **forked} if job.workers else {}
         loader = DataLoader(data_set, job.batch, sampler=sampler, **workers)
     _draw(job, run, loader, sampler)
+
+
+def _order_of(job: SharedJob) -> OrderOption:
+    name, _, jobs = job.order.partition(" ")
+    return CoorDL(jobs=int(jobs), window=WINDOW) if name == "coordl" else Joader() if name == "joader" else "shared"
 
 
 def _draw(job: SharedJob, run: int, loader: Any, sampler: BrandSampler) -> None:
