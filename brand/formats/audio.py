@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, MissingExtraError, cause_of, missing_extra
-from brand.formats.audiostreams import Stream, streams
+from brand.formats.audiostreams import Stream, check_pages, streams
 from brand.formats.values import Buffer
 
 _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
@@ -134,6 +134,8 @@ class OpenAudio:
             found, at = [], 0
             for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
                 low, high = max(begin - at, 0), min(end - at, length)
+                if high > low and file.format == "OGG":
+                    check_pages(part.data)
                 if high > low and file.subtype in _OPENED_AGAIN:
                     with self._open(part) as again:
                         found.append(_read(again, part.skip + low, high - low, dtype))

@@ -100,13 +100,18 @@ class Found:
     """How many of these under another name."""
 
 
-def make_pictures(folder: Path) -> tuple[Path, Path]:
-    """A data set of pictures, and the file of their checksums. No other process has a data set with the same id."""
+def images_of(count: int) -> list[bytes]:
+    """Images that differ."""
     with zipfile.ZipFile(PICTURES) as archive:
         names = sorted(name for name in archive.namelist() if name.startswith("train/") and name.endswith(".png"))
-        samples = [{"image": archive.read(name), "made_by": os.getpid()} for name in names[:: len(names) // SAMPLES]]
+        return [archive.read(name) for name in names[:: len(names) // count][:count]]
+
+
+def make_pictures(folder: Path) -> tuple[Path, Path]:
+    """A data set of pictures, and the file of their checksums. No other process has a data set with the same id."""
+    samples = [{"image": image, "made_by": os.getpid()} for image in images_of(SAMPLES)]
     target, sums = folder / "pictures.brand", folder / "sums.npy"
-    pack(samples[:SAMPLES], target, {"image": "image", "made_by": "int"}, chunk_size=32, jobs=1)
+    pack(samples, target, {"image": "image", "made_by": "int"}, chunk_size=32, jobs=1)
     np.save(sums, sums_of(target))
     return target, sums
 

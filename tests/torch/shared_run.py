@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
-from brand.orders.baselines import CoorDL, Joader
+from brand.orders.baselines import CoorDL, Joader, Pool
 from brand.orders.policies.registry import OrderOption
 from brand.torch.job.resolver import COMMON
 
@@ -52,7 +52,8 @@ class SharedJob:
     """What `sums_of` says of the data, by index."""
     folder: Path
     """Of the checkpoint, and of what each run says."""
-    server: str
+    server: str | None
+    """None: it starts one of its own."""
     batch: int
     epochs: int
     workers: int
@@ -67,9 +68,11 @@ class SharedJob:
     """Batches between two checkpoints."""
     environment: Mapping[str, str] = field(default_factory=dict)
     order: str = "shared"
-    """Or "joader", or "coordl" with the number of jobs, as "coordl 3"."""
+    """Any; "pool" has 4 chunks, and "coordl 3" is that of three jobs."""
     name: str = ""
     """What is added to its name, in a run that may not have that of the run before."""
+    cache: Path | None = None
+    """A cache folder of its server, if it starts one."""
 
     @property
     def checkpoint(self) -> Path:
@@ -142,14 +145,15 @@ def _train(job: SharedJob, run: int) -> None:
     torch.set_num_threads(1)
     if not run:
         time.sleep(job.late_s)
-    more: dict[str, Any] = {"memory": MEMORY} if job.server == COMMON else {}
+    more: dict[str, Any] = {"memory": MEMORY, "cache": job.cache} if job.server in (COMMON, None) else {}
+    if job.server is not None:
+        more["job"] = f"job {job.number}{job.name}"
     data_set = BrandDataset(
         job.data,
         fields=("index", "image"),
         decode={"image": PREPARE},
         order=_order_of(job),
         server=job.server,
-        job=f"job {job.number}{job.name}",
         **more,
     )
     sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)) if job.some else None)
@@ -167,7 +171,10 @@ def _train(job: SharedJob, run: int) -> None:
 
 def _order_of(job: SharedJob) -> OrderOption:
     name, _, jobs = job.order.partition(" ")
-    return CoorDL(jobs=int(jobs), window=WINDOW) if name == "coordl" else Joader() if name == "joader" else "shared"
+    if name == "coordl":
+        return CoorDL(jobs=int(jobs), window=WINDOW)
+    baselines: dict[str, OrderOption] = {"joader": Joader(), "pool": Pool(4)}
+    return baselines.get(name, cast(OrderOption, name))
 
 
 def _draw(job: SharedJob, run: int, loader: Any, sampler: BrandSampler) -> None:
