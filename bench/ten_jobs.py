@@ -10,7 +10,7 @@ servers. A training that ended goes on from its last checkpoint.
 
 A round is right if each training got each sample once an epoch with the right pixels, and if no process, socket, shared
 memory or temporary file is left. The columns have the largest memory of a server: the shared one, which may take what
-`memory=` says and all decoded images (1.3 MB), and the rest, which may take 100 MB (docs/reference/memory.md).
+`memory=` says and 3 MB for decoded images, and the rest, which may take 100 MB (docs/reference/memory.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ JOBS: Final = 10
 KILLS: Final = 6
 LIMIT_S: Final = 300.0
 PADDING: Final = 50_000
-DECODED_MB: Final = 1.1 * SAMPLES * 20 * 24 * 3 / 1e6
+DECODED_MB: Final = 3.0
+"""For decoded images, whose memory consists of pages, and for small memories that a server shares."""
 ORDERS: Final = ("stripes", "slots", "uniform", "pool", "shared", "joader")
 
 

@@ -120,7 +120,9 @@ class OpenAudio:
         """Whether the last frame decodes, and all streams have one rate and number of channels."""
         try:
             last = self._files[-1]
-            if self.frames and not _is_plain(self._parts[-1]) and last.format not in _COUNTED and last.seekable():
+            if not self.frames:
+                self.read(0, 0)
+            elif not _is_plain(self._parts[-1]) and last.format not in _COUNTED and last.seekable():
                 self.read(self.frames - 1, self.frames)
             self._check_alike()
         except ValueError:
@@ -134,7 +136,7 @@ class OpenAudio:
             found, at = [], 0
             for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
                 low, high = max(begin - at, 0), min(end - at, length)
-                if high > low and file.format == "OGG":
+                if file.format == "OGG" and (high > low or not length):  # none, if the last page is damaged
                     check_pages(part.data)
                 if high > low and file.subtype in _OPENED_AGAIN:
                     with self._open(part) as again:

@@ -100,10 +100,10 @@ def _links(data: bytes | mmap) -> list[int]:
 def check_pages(data: bytes | mmap) -> None:
     """Raise ValueError if a page of an Ogg file does not match its checksum, or follows a page that is missing.
 
-    libogg leaves out such a page, and the frames around it would follow each other. A last page that is cut is no error.
+    libogg leaves out such a page, and the frames around it would follow each other. A cut last page is no error.
     """
     at, numbers = 0, dict[bytes, int]()
-    while 0 <= at and at + 27 <= len(data):
+    while at >= 0 and at + 27 <= len(data):
         if data[at : at + 4] != b"OggS":
             at = data.find(b"OggS", at + 1)
             continue
@@ -135,7 +135,7 @@ def is_cut(data: Buffer) -> bool:
     if head[:4] == b"OggS":
         tail = bytes(view[-_MOST_PAGE:])
         last = tail.rfind(b"OggS")
-        lacing = last + 27 + tail[last + 26] if 0 <= last and last + 27 <= len(tail) else len(tail) + 1
+        lacing = last + 27 + tail[last + 26] if last >= 0 and last + 27 <= len(tail) else len(tail) + 1
         return lacing > len(tail) or lacing + sum(tail[last + 27 : lacing]) > len(tail) or not tail[last + 5] & 4
     if head[:3] == b"ID3" or _mpeg(head[:4]) is not None:
         return _is_cut_mpeg(bytes(view))

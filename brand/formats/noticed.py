@@ -1,8 +1,9 @@
 """What was noticed about the samples of a data set: facts with a count, an example, and the option that helps.
 
-`look` counts the traits of images (`heads`), and audio of unknown length, joined or cut, where all records pass: for each chunk, in
-the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and
-those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
+`look` counts the traits of images (`heads`), and audio of unknown length, joined or cut, where all records pass: for
+each chunk, in the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of
+chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed`
+objects.
 """
 
 from __future__ import annotations
@@ -180,8 +181,8 @@ _TEMPLATES: Final = {
     " --on-error skip leaves such files out",
     JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
     " after the first",
-    CUT: "{count} audio file[s] end[s|] before the end that [it states|they state], and decode[s|] as far as [it goes|they"
-    " go]",
+    CUT: "{count} audio file[s] end[s|] before the end that [it states|they state], and decode[s|] as far as"
+    " [it goes|they go]",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 

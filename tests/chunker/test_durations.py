@@ -166,7 +166,7 @@ def test_joined_files_are_counted(tmp_path: Path) -> None:
 
 
 def test_cut_files_are_counted(tmp_path: Path) -> None:
-    """They decode as far as they go, as with other tools; the report says so. A damaged page is an error, with a name."""
+    """They decode as far as they go, as with other tools; the report says so. A damaged page is an error."""
     ogg = clip(2, "OGG")
     files = {"a.wav": clip(1), "cut.wav": clip(1)[:-1000], "cut.ogg": ogg[:-300], "cut.mp3": clip(1, "MP3")[:-300]}
     files["hole.ogg"] = ogg[:-500] + bytes([ogg[-500] ^ 1]) + ogg[-499:]

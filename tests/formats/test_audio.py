@@ -135,12 +135,12 @@ def test_a_hole_is_refused(name: str) -> None:
     for _ in range(12):
         bad = bytearray(data)
         bad[rng.integers(200, len(data))] ^= 1 << rng.integers(8)
-        with pytest.raises(ValueError, match="Ogg file|libsndfile cannot decode it"):
+        with pytest.raises(ValueError, match=r"Ogg file|libsndfile cannot decode it"):
             decode_audio(bytes(bad))
     parts = pages(data)
     for missing in range(3, len(parts) - 1):
         if not parts[missing][5] & 6:  # the first or last page of a link, without which it is another file
-            with pytest.raises(ValueError, match="Ogg file (is|are) missing|libsndfile cannot decode it"):
+            with pytest.raises(ValueError, match=r"Ogg file (is|are) missing|libsndfile cannot decode it"):
                 decode_audio(b"".join(parts[:missing] + parts[missing + 1 :]))
 
 
