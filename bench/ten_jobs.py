@@ -10,7 +10,7 @@ servers. A training that ended goes on from its last checkpoint.
 
 A round is right if each training got each sample once an epoch with the right pixels, and if no process, socket, shared
 memory or temporary file is left. The columns have the largest memory of a server: the shared one, which may take what
-`memory=` says and 3 MB for decoded images, and the rest, which may take 100 MB (docs/reference/memory.md).
+`memory=` says and 5 MB for decoded images, and the rest, which may take 100 MB (docs/reference/memory.md).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ JOBS: Final = 10
 KILLS: Final = 6
 LIMIT_S: Final = 300.0
 PADDING: Final = 50_000
-DECODED_MB: Final = 3.0
-"""For decoded images, whose memory consists of pages, and for small memories that a server shares."""
+DECODED_MB: Final = 5.0
+"""For 900 decoded images, each in a page, and small memories that a server shares."""
 ORDERS: Final = ("stripes", "slots", "uniform", "pool", "shared", "joader")
 
 
