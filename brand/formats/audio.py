@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, MissingExtraError, cause_of, missing_extra
-from brand.formats.audiostreams import Stream, streams
+from brand.formats.audiostreams import Stream, check_pages, streams
 from brand.formats.values import Buffer
 
 _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
@@ -127,7 +127,9 @@ class OpenAudio:
         """Whether the last frame decodes, and all streams have one rate and number of channels."""
         try:
             last = self._files[-1]
-            if self.frames and not _is_plain(self._parts[-1]) and last.format not in _COUNTED and last.seekable():
+            if not self.frames:
+                self.read(0, 0)
+            elif not _is_plain(self._parts[-1]) and last.format not in _COUNTED and last.seekable():
                 self.read(self.frames - 1, self.frames)
             self._check_alike()
         except ValueError:
@@ -141,6 +143,8 @@ class OpenAudio:
             found, at = [], 0
             for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
                 low, high = max(begin - at, 0), min(end - at, length)
+                if file.format == "OGG" and (high > low or not length):  # none, if the last page is damaged
+                    check_pages(part.data)
                 if high > low and file.subtype in _OPENED_AGAIN:
                     with self._open(part) as again:
                         found.append(_read(again, part.skip + low, high - low, dtype))

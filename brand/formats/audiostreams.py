@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import zlib
 from collections.abc import Iterator
 from mmap import mmap
 from typing import Final, NamedTuple
@@ -37,6 +38,11 @@ _SAMPLES: Final = {(1, 1): 384, (2, 1): 384, (1, 2): 1152, (2, 2): 1152, (1, 3):
 _XING: Final = (b"Xing", b"Info")
 _TRIMMED: Final = 529
 """Frames that a decoder leaves out at the begin of a stream with a Xing head: its own delay."""
+_REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_MOST_PAGE: Final = 27 + 255 + 255 * 255
+"""Most bytes of an Ogg page."""
+_UNSTATED: Final = (0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF)
+"""Sizes that programs write that write a WAV file to a pipe."""
 _LAME_PADDING: Final = 141
 """Offset in a Xing head of the bytes that state delay and padding."""
 
@@ -93,6 +99,70 @@ def _links(data: bytes | mmap) -> list[int]:
         lacing = at + 27 + data[at + 26]
         at = lacing + sum(data[at + 27 : lacing])
     return begins
+
+
+def check_pages(data: bytes | mmap) -> None:
+    """Raise ValueError if a page of an Ogg file does not match its checksum, or follows a page that is missing.
+
+    libogg leaves out such a page, and the frames around it would follow each other. A cut last page is no error.
+    """
+    at, numbers = 0, dict[bytes, int]()
+    while at >= 0 and at + 27 <= len(data):
+        if data[at : at + 4] != b"OggS":
+            at = data.find(b"OggS", at + 1)
+            continue
+        lacing = at + 27 + data[at + 26]
+        end = lacing + sum(data[at + 27 : lacing])
+        if end > len(data):
+            return
+        stream, number = data[at + 14 : at + 18], int.from_bytes(data[at + 18 : at + 22], "little")
+        if _ogg_sum(data[at : at + 22] + bytes(4) + data[at + 26 : end]) != data[at + 22 : at + 26]:
+            raise ValueError(f"page {number} of the Ogg file does not match its checksum")
+        if number != numbers.get(stream, number) and not data[at + 5] & 2:
+            raise ValueError(f"pages {numbers[stream]} to {number - 1} of the Ogg file are missing")
+        numbers[stream] = number + 1 & 0xFFFFFFFF
+        at = end
+
+
+def _ogg_sum(page: bytes) -> bytes:
+    """Return the checksum of a page: CRC-32 from the highest bit on, without the inversions of zlib's CRC-32."""
+    reflected = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return reflected.to_bytes(4, "big").translate(_REVERSED)
+
+
+def is_cut(data: Buffer) -> bool:
+    """Whether a WAV, Ogg or MP3 file ends before the end that it states. It decodes as far as it goes."""
+    view = memoryview(data)
+    head = bytes(view[:12])
+    if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+        return _is_cut_wav(view)
+    if head[:4] == b"OggS":
+        tail = bytes(view[-_MOST_PAGE:])
+        last = tail.rfind(b"OggS")
+        lacing = last + 27 + tail[last + 26] if last >= 0 and last + 27 <= len(tail) else len(tail) + 1
+        return lacing > len(tail) or lacing + sum(tail[last + 27 : lacing]) > len(tail) or not tail[last + 5] & 4
+    if head[:3] == b"ID3" or _mpeg(head[:4]) is not None:
+        return _is_cut_mpeg(bytes(view))
+    return False
+
+
+def _is_cut_wav(data: memoryview) -> bool:
+    at = 12
+    while at + 8 <= len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if data[at : at + 4] == b"data":
+            return at + 8 + size > len(data) and size not in _UNSTATED
+        at += 8 + size + size % 2
+    return False
+
+
+def _is_cut_mpeg(data: bytes) -> bool:
+    at = _after_tag(data, 0) if data[:3] == b"ID3" else 0
+    facts = _mpeg(data[at : at + 4])
+    xing = at + facts.xing_at if facts is not None else 0
+    if facts is None or data[xing : xing + 4] not in _XING or len(data) < xing + 16 or data[xing + 7] & 3 != 3:
+        return False
+    return at + int.from_bytes(data[xing + 12 : xing + 16], "big") > len(data)
 
 
 def _finished_wav(data: bytes | mmap) -> bytes | mmap:

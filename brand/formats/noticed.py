@@ -1,8 +1,9 @@
 """What was noticed about the samples of a data set: facts with a count, an example, and the option that helps.
 
-`look` counts the traits of images (`heads`), and audio of unknown length, where all records pass: for each chunk, in
-the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of chunks, and
-those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed` objects.
+`look` counts the traits of images (`heads`), and audio of unknown length, joined or cut, where all records pass: for
+each chunk, in the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of
+chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed`
+objects.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.audiostreams import is_joined
+from brand.formats.audiostreams import is_cut, is_joined
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema, natural
 from brand.formats.heads import traits_of
 from brand.formats.manyheads import plain_kinds
@@ -83,7 +84,8 @@ Counts = dict[tuple[str, str], tuple[int, int, str]]
 UNKNOWN_DURATIONS: Final = "unknown_durations"
 JOINED: Final = "joined_audio"
 EMPTY: Final = "empty_audio"
-COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED)
+CUT: Final = "cut_audio"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED, CUT)
 """The facts that `look` counts. They follow from the chunks."""
 
 
@@ -130,9 +132,11 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
             if such.any():
                 numbers = np.flatnonzero(such)
                 found[audio, trait] = len(numbers), int(numbers[indices[numbers].argmin()])
-        joined = [n for n, data in enumerate(payloads(schema, records, audio).pieces()) if is_joined(data)]
-        if joined:
-            found[audio, JOINED] = len(joined), min(joined, key=lambda n: int(indices[n]))
+        pieces = list(payloads(schema, records, audio).pieces())
+        for trait, has in ((JOINED, is_joined), (CUT, is_cut)):
+            some = [n for n, data in enumerate(pieces) if has(data)]
+            if some:
+                found[audio, trait] = len(some), min(some, key=lambda n: int(indices[n]))
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
@@ -187,6 +191,8 @@ _TEMPLATES: Final = {
     " of training",
     JOINED: "{count} audio file[s] [consists|consist] of several recordings: all are decoded, where some decoders stop"
     " after the first",
+    CUT: "{count} audio file[s] end[s|] before the end that [it states|they state], and decode[s|] as far as"
+    " [it goes|they go]",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
@@ -203,7 +209,7 @@ _STAYS: Final = (
 
 
 def _template(trait: str, decode: DecodeDefault | None) -> str:
-    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED):
+    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED, CUT):
         return _TEMPLATES[trait]
     if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"

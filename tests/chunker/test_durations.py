@@ -182,3 +182,21 @@ def test_facts_about_audio_are_printed_and_listed(folder: Path, tmp_path: Path) 
     }
     told = brand("info", tmp_path / "set").out
     assert all(fact["text"] in printed and fact["text"] in told for fact in listed)
+
+
+def test_cut_files_are_counted(tmp_path: Path) -> None:
+    """They decode as far as they go, as with other tools; the report says so. A damaged page is an error."""
+    ogg = clip(2, "OGG")
+    files = {"a.wav": clip(1), "cut.wav": clip(1)[:-1000], "cut.ogg": ogg[:-300], "cut.mp3": clip(1, "MP3")[:-300]}
+    files["hole.ogg"] = ogg[:-500] + bytes([ogg[-500] ^ 1]) + ogg[-499:]
+    (tmp_path / "in").mkdir()
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    report = convert_audio(tmp_path / "in", tmp_path / "set", options(labels=False, validate=True, skip_errors=True))
+    told = {fact.what: (fact.count, fact.text) for fact in report.noticed}
+    assert told["cut_audio"] == (
+        3,
+        "3 audio files end before the end that they state, and decode as far as they go",
+    )
+    assert [problem.path for problem in report.skipped] == ["hole.ogg"]
+    assert "of the Ogg file does not match its checksum" in report.skipped[0].reason

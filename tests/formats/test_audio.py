@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from brand.errors import MissingExtraError
 from brand.formats.audio import decode_audio, duration, missing_decoder, opened
-from brand.formats.audiostreams import streams
+from brand.formats.audiostreams import is_cut, streams
 from tests.tools.audiofiles import (
     RATE,
     by_ffmpeg,
@@ -126,12 +127,37 @@ def test_a_file_that_does_not_decode_to_its_end_is_refused_and_has_no_length(dat
         decode_audio(data)
 
 
-def test_a_hole_is_refused() -> None:
-    """A page that is damaged takes a stretch of time with it: later words would move forward."""
-    data = bytearray(OPUS[1])
-    data[len(data) // 2 : len(data) // 2 + 100] = bytes(100)
-    with pytest.raises(ValueError, match=r"it ends .* s before the end that its head states"):
-        decode_audio(bytes(data))
+def pages(data: bytes) -> list[bytes]:
+    """The pages of an Ogg file."""
+    ends = [at.start() for at in re.finditer(b"OggS", data)]
+    return [data[begin:end] for begin, end in zip(ends, [*ends[1:], len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("name", ["ogg", "ogg, chained", "opus, three chained"])
+def test_a_hole_is_refused(name: str) -> None:
+    """A page that is damaged takes a stretch of time with it: later words would move forward. Its checksum tells."""
+    data, _ = WHOLE[name]
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        bad = bytearray(data)
+        bad[rng.integers(200, len(data))] ^= 1 << rng.integers(8)
+        with pytest.raises(ValueError, match=r"Ogg file|libsndfile cannot decode it"):
+            decode_audio(bytes(bad))
+    parts = pages(data)
+    for missing in range(3, len(parts) - 1):
+        if not parts[missing][5] & 6:  # the first or last page of a link, without which it is another file
+            with pytest.raises(ValueError, match=r"Ogg file (is|are) missing|libsndfile cannot decode it"):
+                decode_audio(b"".join(parts[:missing] + parts[missing + 1 :]))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_only_a_file_that_is_cut_counts_as_such(name: str) -> None:
+    """Where its head, or the mark of a last page, says so."""
+    data, _ = WHOLE[name]
+    assert is_cut(data) == (name == "wav, cut")
+    if name in ("wav", "ogg", "opus, three chained", "mp3", "ogg, chained"):
+        assert is_cut(data[:-1])
+        assert is_cut(data[: len(data) * 2 // 3])
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF\0\0\0\0WAVEfmt ", b"OggS" + bytes(60), bytes(1000), b"fLaC" + bytes(99)])

@@ -112,6 +112,25 @@ def test_two_hundred_data_sets_fit_the_usual_limit(many_chunks: Path) -> None:
     assert run(_MANY_SETS, many_chunks) == "True True\n"
 
 
+_MANY_THREADS = """
+import os, resource, sys
+from brand import BrandDataset, BrandLoader
+from brand.testing.node import running_server
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+with running_server(sys.argv[1], memory=0.3, depth=64) as server:
+    loader = BrandLoader(BrandDataset(sys.argv[1], fields=("n",), server=server.address), 64)
+    for epoch in range(6):
+        count = sum(len(numbers) for (numbers,) in loader)
+        print(count, len(os.listdir("/proc/self/fd")) < 500)
+"""
+
+
+def test_many_threads_share_the_limit(many_chunks: Path) -> None:
+    """A server that reads with 64 threads, as from a store, leaves descriptors to clients for as long as it runs."""
+    assert run(_MANY_THREADS, many_chunks) == 6 * "1600 True\n"
+
+
 @pytest.mark.slow
 def test_an_epoch_needs_few_descriptors(many_chunks: Path) -> None:
     """At `ulimit -n 64` an epoch over 400 chunks delivers every sample, and no read fails."""

@@ -26,13 +26,22 @@ class Job:
     """A job with one process."""
 
     def __init__(
-        self, world: World, client: int, jobs: int, *, batch: int = 8, position: int = 0, epoch: int = 0
+        self,
+        world: World,
+        client: int,
+        jobs: int,
+        *,
+        batch: int = 8,
+        position: int = 0,
+        epoch: int = 0,
+        begins: bool = True,
     ) -> None:
         order: dict[str, Any] = {"group_chunks": 6, "stripe": 4, "seed": 1, "jobs": jobs, "window": WINDOW}
         self.world, self.client, self.batch, self.position, self.epoch = world, client, batch, position, epoch
         self.run = world.register(client, f"job {client}", protocol="coordl", **order)
         self.asked = position
-        world.begin(client, self.run, epoch, position)
+        if begins:
+            world.begin(client, self.run, epoch, position)
 
     def ask(self) -> None:
         """Ask for the next samples, where nothing is asked for; begin the next epoch at an end."""
@@ -191,6 +200,40 @@ def test_a_job_that_comes_later_goes_by_itself_until_it_is_near() -> None:
         rest(world)
     assert one.drawn <= late.drawn + WINDOW + 8
     assert world.joins((late.run, 0)) == alone(0)
+
+
+def test_on_another_server_a_job_goes_on_in_its_epoch() -> None:
+    """Alone, and at once: the server that was killed had them all. Who begins the next epoch waits for nobody."""
+    world = world_of()
+    one, other = Job(world, 1, 3, begins=False, position=40), Job(world, 2, 3, begins=False, position=SAMPLES - 8)
+    one.ask()
+    other.ask()
+    rest(world)
+    assert (one.drawn, other.drawn) == (48, SAMPLES)
+    other.ask()
+    rest(world)
+    assert other.drawn == SAMPLES + 8
+    while one.drawn < SAMPLES:
+        one.ask()
+        rest(world)
+    assert len(one.given()) == SAMPLES - 40
+
+
+@pytest.mark.parametrize("start", [(1, 0), (0, 64)])
+def test_a_job_that_has_drawn_elsewhere_waits_a_minute_for_the_others(start: tuple[int, int]) -> None:
+    """They may have ended with the server before, or before the state was saved."""
+    world = world_of()
+    epoch, position = start
+    one = Job(world, 1, 2, epoch=epoch, position=position)
+    one.ask()
+    rest(world)
+    world.now_s += GATHER_S - 1
+    rest(world)
+    assert one.drawn == epoch * SAMPLES + position
+    world.now_s += 2
+    rest(world)
+    assert not world.refused
+    assert one.drawn == epoch * SAMPLES + position + 8
 
 
 def test_the_order_says_how_many_there_are() -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -28,11 +28,15 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
+from brand.orders.baselines import CoorDL, Joader, Pool
+from brand.orders.policies.registry import OrderOption
 from brand.torch.job.resolver import COMMON
 
 SEED: Final = 5
 PREPARE: Final = DecodeImage(size=(20, 24))
 MEMORY: Final = 0.3
+WINDOW: Final = 128
+"""Samples that a job may be ahead of another one in the order `coordl`."""
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])
@@ -48,7 +52,8 @@ class SharedJob:
     """What `sums_of` says of the data, by index."""
     folder: Path
     """Of the checkpoint, and of what each run says."""
-    server: str
+    server: str | None
+    """None: it starts one of its own."""
     batch: int
     epochs: int
     workers: int
@@ -62,6 +67,12 @@ class SharedJob:
     every: int
     """Batches between two checkpoints."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    order: str = "shared"
+    """Any; "pool" has 4 chunks, and "coordl 3" is that of three jobs."""
+    name: str = ""
+    """What is added to its name, in a run that may not have that of the run before."""
+    cache: Path | None = None
+    """A cache folder of its server, if it starts one."""
 
     @property
     def checkpoint(self) -> Path:
@@ -134,17 +145,18 @@ def _train(job: SharedJob, run: int) -> None:
     torch.set_num_threads(1)
     if not run:
         time.sleep(job.late_s)
-    more: dict[str, Any] = {"memory": MEMORY} if job.server == COMMON else {}
+    more: dict[str, Any] = {"memory": MEMORY, "cache": job.cache} if job.server in (COMMON, None) else {}
+    if job.server is not None:
+        more["job"] = f"job {job.number}{job.name}"
     data_set = BrandDataset(
         job.data,
         fields=("index", "image"),
         decode={"image": PREPARE},
-        order="shared",
+        order=_order_of(job),
         server=job.server,
-        job=f"job {job.number}",
         **more,
     )
-    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)))
+    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)) if job.some else None)
     with suppress(FileNotFoundError):
         sampler.load_state_dict(json.loads(job.checkpoint.read_text()))
     loader: Any
@@ -155,6 +167,14 @@ def _train(job: SharedJob, run: int) -> None:
         workers = {"num_workers": job.workers, **forked} if job.workers else {}
         loader = DataLoader(data_set, job.batch, sampler=sampler, **workers)
     _draw(job, run, loader, sampler)
+
+
+def _order_of(job: SharedJob) -> OrderOption:
+    name, _, jobs = job.order.partition(" ")
+    if name == "coordl":
+        return CoorDL(jobs=int(jobs), window=WINDOW)
+    baselines: dict[str, OrderOption] = {"joader": Joader(), "pool": Pool(4)}
+    return baselines.get(name, cast(OrderOption, name))
 
 
 def _draw(job: SharedJob, run: int, loader: Any, sampler: BrandSampler) -> None:

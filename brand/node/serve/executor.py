@@ -18,7 +18,8 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from brand.reprs import Reprs
-from brand.storage.io.vectored import VectorReader
+from brand.storage.io.files import plenty_open
+from brand.storage.io.vectored import OPEN_FILES, DirectFiles, LocalFiles, VectorReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class Readers:
 
     def of(self, *, cached: bool) -> VectorReader:
         return self.cache if cached and self.cache is not None else self.storage
+
+    def share_limit(self, threads: int) -> None:
+        """Keep so few files open that those of all threads together are a quarter of the limit of this process."""
+        for reader in (self.storage, self.cache):
+            if isinstance(reader, LocalFiles | DirectFiles):
+                reader.keep_open(max(1, min(OPEN_FILES, plenty_open() // threads)))
 
     def close(self) -> None:
         self.storage.close()
@@ -62,6 +69,8 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
         made: list[Readers] = []
         try:
             made += (make_readers() for _ in range(depth))
+            for one in made:
+                one.share_limit(depth)
             self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             """Readable when there are results."""
         except OSError:

@@ -79,6 +79,10 @@ class OpenFiles:
         self._most, self._flags = most_open(most), os.O_RDONLY | os.O_CLOEXEC | flags
         self._open: OrderedDict[int, int] = OrderedDict()
 
+    def keep_open(self, most: int) -> None:
+        """Keep at most `most` files open from now on, at the usual limit."""
+        self._most = most_open(most)
+
     def descriptor(self, number: int) -> int:
         """Return a descriptor of a file, valid until the next call. Raises OSError."""
         descriptor = self._open.get(number)

@@ -27,7 +27,7 @@ from brand.native import CORE
 from brand.storage.io.files import ChunkReader, OpenFiles, PathOf
 
 OPEN_FILES: Final = 32
-"""Descriptors kept open by each thread that reads."""
+"""Maximum descriptors kept open by each thread that reads."""
 _PIECES: Final = 1024
 """IOV_MAX of Linux."""
 _ALIGNMENT: Final = 4096
@@ -75,6 +75,10 @@ class LocalFiles:
         if self._forget:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
+    def keep_open(self, most: int) -> None:
+        """Keep at most `most` files open."""
+        self._files.keep_open(most)
+
     def close(self) -> None:
         self._files.close()
 
@@ -102,6 +106,11 @@ class DirectFiles:
             else:
                 return
         self._cached.scatter(number, offset, size, vector)
+
+    def keep_open(self, most: int) -> None:
+        """Keep at most `most` files open."""
+        self._files.keep_open(most)
+        self._cached.keep_open(most)
 
     def close(self) -> None:
         self._files.close()

@@ -135,6 +135,10 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
     has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or paused,
     proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window. So
     every wait has an end.
+
+    A server that replaces another one does not know which jobs were present, and some may have ended. A job in the
+    middle of an epoch continues at once. Jobs that begin a later epoch, or continue from a state, wait for the others
+    as the first jobs do, but then continue without them.
     """
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
@@ -149,24 +153,33 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
         step = self._runs[number].order.policy.lock_step
         if step is None:
             return False
-        group = sorted([number, *self._pacemakers.others(number)])
+        live = self._lives[draw.key].live
+        if live is not None and not live.begun:  # it has begun on another server
+            return False
+        group = sorted({number, *self._pacemakers.others(number)})
         if not self._gather(group, step, now_s):
             return True
         at = self._front(number) if number in self._in_step else None
-        live = self._lives[draw.key].live
         if at is None or live is None or live.epoch.plan.track is None:
             return False
         first = live.epoch.plan.track.at(int(draw.positions.min()))
         fronts = [self._front(other) for other in group if other != number and other in self._in_step]
         return any(front < first - step.window for front in fronts if front is not None)
 
+    def on_drawn(self, key: Key) -> None:
+        life = self._lives.get(key)
+        if self._runs[key[0]].order.policy.lock_step and life is not None and life.live and not life.live.begun:
+            self._together.add(self._pacemakers.common(key[0]))  # on another server
+
     def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield clients that have waited too long for the jobs that should begin together with theirs."""
         for draw in self._lives.draws():
-            order = self._runs[draw.key[0]].order
-            step, common = order.policy.lock_step, self._pacemakers.common(draw.key[0])
+            number = draw.key[0]
+            step, common = self._runs[number].order.policy.lock_step, self._pacemakers.common(number)
             if step is not None and common not in self._together and now_s - draw.since_s > GATHER_S:
-                there = [n for n in self._runs if self._pacemakers.common(n) == common]
+                there = sorted({number, *self._pacemakers.others(number)})
+                if any(map(self._has_drawn, there)):
+                    continue
                 names = ", ".join(sorted(self._runs[n].name for n in there))
                 reason = (
                     f"{len(there)} of {step.jobs} jobs in lock step ({names}) have begun within "
@@ -182,10 +195,10 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
     def _gather(self, group: list[RunNumber], step: LockStep, now_s: float) -> bool:
         """Update the jobs of a group that are in step. Return whether all were present at some time."""
         common = self._pacemakers.common(group[0])
-        if len(group) >= step.jobs:
-            self._together.add(common)
         if common not in self._together:
-            return False
+            if len(group) < step.jobs and not (any(map(self._has_drawn, group)) and self._has_waited(group, now_s)):
+                return False
+            self._together.add(common)
         for run in group:
             if run in self._in_step and self._away(run, now_s):
                 del self._in_step[run]
@@ -198,6 +211,15 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
             if run not in self._in_step and least <= front <= most:
                 self._in_step[run] = now_s
         return True
+
+    def _has_waited(self, group: Sequence[RunNumber], now_s: float) -> bool:
+        return any(draw.key[0] in group and now_s - draw.since_s > GATHER_S for draw in self._lives.draws())
+
+    def _has_drawn(self, run: RunNumber) -> bool:
+        """Return whether a run drew elsewhere: it is past the beginning of its first epoch."""
+        key = self._pacing.now(run)
+        live = None if key is None else self._lives[key].live
+        return key is not None and live is not None and (key[1] > 0 or live.epoch.division.start > 0)
 
     def _away(self, run: RunNumber, now_s: float) -> bool:
         waits = any(draw.key[0] == run for draw in self._lives.draws())
