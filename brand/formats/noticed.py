@@ -128,15 +128,14 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
                 found[name, trait] = count + more, at if indices[at] < indices[first] else first
     if audio := _measured(schema):
         durations = fixed_columns(schema, records)["duration"]
-        for trait, such in ((UNKNOWN_DURATIONS, np.isnan(durations)), (EMPTY, durations == 0)):
+        pieces = list(payloads(schema, records, audio).pieces())
+        has = {UNKNOWN_DURATIONS: np.isnan(durations), EMPTY: durations == 0}
+        for trait, test in ((JOINED, is_joined), (CUT, is_cut)):
+            has[trait] = np.fromiter(map(test, pieces), bool, len(pieces))
+        for trait, such in has.items():
             if such.any():
                 numbers = np.flatnonzero(such)
                 found[audio, trait] = len(numbers), int(numbers[indices[numbers].argmin()])
-        pieces = list(payloads(schema, records, audio).pieces())
-        for trait, has in ((JOINED, is_joined), (CUT, is_cut)):
-            some = [n for n, data in enumerate(pieces) if has(data)]
-            if some:
-                found[audio, trait] = len(some), min(some, key=lambda n: int(indices[n]))
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
