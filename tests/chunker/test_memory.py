@@ -23,6 +23,7 @@ from brand.chunker import Options
 from brand.chunker.importers import open_shards
 from brand.chunker.importers.arrow import row_bytes
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.lists import first_text
 from brand.chunker.plan.plan import MOST_BYTES, USUAL_SAMPLES, Layout, chunk_samples
 from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES, bytes_of, cut, encoded
 from brand.chunker.work.store_work import open_store_work
@@ -369,6 +370,13 @@ def test_columns_are_inferred_from_some_megabytes_of_rows(
         assert dict(open_shards(format_name, path, FieldMapping()).schema.fields)["n"] == "str"
     monkeypatch.setattr("brand.chunker.importers.natural.BYTES_LOOKED_AT", 2000)
     assert dict(open_shards(format_name, path, FieldMapping()).schema.fields)["n"] == "int"
+
+
+def test_a_text_that_is_longer_than_a_path_is_not_taken_for_one() -> None:
+    """Python keeps each component of a path: a text of megabytes has a million."""
+    assert first_text("a/b.png") == first_text(["a/b.png"]) == "a/b.png"
+    assert first_text("a/" * 2048) == "a/" * 2048
+    assert first_text("a/" * 2049) == first_text(["a/" * 2049]) == ""
 
 
 @pytest.mark.parametrize("stretch", [1, 7, 40, 1000, 4000])

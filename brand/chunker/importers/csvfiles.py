@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import PARSED, FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
-from brand.chunker.importers.lists import about_names, with_files
+from brand.chunker.importers.lists import about_names, first_text, with_files
 from brand.chunker.importers.natural import (
     ROWS_LOOKED_AT,
     Misfit,
@@ -127,7 +127,7 @@ def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Colum
     """Return the header, the columns with their codecs, inferred from the first rows of the files; and these cells.
 
     Equal cells are one, empty ones are left out, and long ones are cut. The last table has the first text of each
-    column, whole.
+    column that may be a path.
     """
     header: Sequence[str] = []
     kinds: dict[str, set[str]] = {}
@@ -146,8 +146,8 @@ def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> _Colum
                 for name, cell in zip(table.header, row, strict=False):
                     kinds.setdefault(name, set()).add(kind_of_cell(cell))
                     cells.setdefault(name, {})[cell[:_SHOWN]] = None
-                    if cell:
-                        firsts.setdefault(name, cell)
+                    if not firsts.get(name):
+                        firsts[name] = first_text(cell)
     if not header:
         raise SourceError(files[0].name, "the file is empty; its first line names the columns")
     natural = {name: _together(kinds.get(name, set())) for name in header}

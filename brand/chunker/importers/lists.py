@@ -30,6 +30,7 @@ _BLOCK_BYTES: Final = 4 << 20
 _NAMES_HELD: Final = 1 << 18
 """Names of files, for each shard, among which repeated ones are found."""
 _LONGEST_EXAMPLE: Final = 1000
+_LONGEST_PATH: Final = 4096
 _AGAIN: Final = "at least {count} time[s], a file is named again, and its contents are stored again"
 _ONCE: Final = "; `brand convert images FOLDER DST --table TABLE --key NAME --gather COLUMN` stores each image once"
 
@@ -180,9 +181,9 @@ def _contents(value: Any, folder: SourcePath) -> Any:
 
 
 def first_text(value: Any) -> str:
-    """Return a text, or the first element of a list if that is one; else an empty text."""
+    """Return a text, or the first element of a list if that is one; an empty text if it is none that may be a path."""
     first = value[0] if isinstance(value, list) and value else value
-    return first if isinstance(first, str) else ""
+    return first if isinstance(first, str) and len(first) <= _LONGEST_PATH else ""
 
 
 def about_names(
