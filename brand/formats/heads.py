@@ -71,7 +71,7 @@ _DEEP_FORM: Final = re.compile(";16[BLN]$")
 _CHUNK: Final = struct.Struct(">I4s")
 _PNM: Final = re.compile(rb"P[2356](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
-"""Bytes at the start of a JPEG 2000 file in which its box of properties is looked for."""
+"""Bytes at the start of a JPEG 2000 or AVIF file in which its properties are looked for, at least."""
 
 
 def traits_of(data: Buffer) -> tuple[str, ...]:
