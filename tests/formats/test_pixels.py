@@ -240,7 +240,7 @@ def test_seldom_files_keep_their_values_or_are_refused(name: str) -> None:
     image = opened(file.data)
     image = image.convert("LA") if image.mode == "La" else image
     assert np.abs(DecodeImage()(file.data).astype(int) - np.asarray(image.convert("RGB"))).max() <= 1
-    assert np.array_equal(DecodeImage(mode="RGBA")(file.data), image.convert("RGBA"))
+    assert np.array_equal(DecodeImage(mode="RGBA")(file.data), np.asarray(image.convert("RGBA")))
 
 
 @pytest.mark.filterwarnings("ignore")
