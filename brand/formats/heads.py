@@ -71,7 +71,7 @@ _DEEP_FORM: Final = re.compile(";16[BLN]$")
 _CHUNK: Final = struct.Struct(">I4s")
 _PNM: Final = re.compile(rb"P[2356](?:(?:\s|#[^\n]*\n)+\d+){2}(?:\s|#[^\n]*\n)+(\d+)\s")
 _BOXES_BYTES: Final = 1 << 12
-"""Bytes at the start of a JPEG 2000 file in which its box of properties is looked for."""
+"""Bytes at the start of a JPEG 2000 or AVIF file in which its properties are looked for, at least."""
 
 
 def traits_of(data: Buffer) -> tuple[str, ...]:
@@ -321,7 +321,7 @@ def _bmp(data: memoryview) -> Iterator[str]:
         greys = (0, 255) if count == 2 else range(count)  # as Pillow looks whether a palette is one of greys
         grey = all(colours[entry * n : entry * n + 3] == bytes((v, v, v)) for n, v in enumerate(greys) if v < 256)
         yield GREY if grey else PALETTE
-    elif bits == 32 and size >= 56 and data[30] == 3 and any(data[66:70] or not any(data[54:66])):
+    elif bits == 32 and size >= 56 and data[30] == 3 and (any(data[66:70]) or not any(data[54:66])):
         yield ALPHA
 
 
@@ -342,7 +342,7 @@ def _by_pillow(data: memoryview) -> Iterator[str]:
     try:
         with pillow_errors(), open_image(data) as image:
             mode, bands, frames = image.mode, len(image.getbands()), getattr(image, "n_frames", 1)
-            deep = _DEEP_FORM.search(raw_form(image)) or any(tile[0] == "SGI16" for tile in image.tile)
+            deep = _DEEP_FORM.search(raw_form(image)) or any(tile[0] == "SGI16" for tile in getattr(image, "tile", []))
             clear = "transparency" in image.info
             turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) in range(2, 9)
             channels = getattr(image, "tag_v2", {}).get(277, 1)

@@ -6,7 +6,7 @@ import base64
 import io
 import struct
 import zlib
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def png(values: Values, *chunks: tuple[bytes, bytes]) -> bytes:
 def tiff(
     values: Values,
     *,
-    order: str = "<",
+    order: Literal["<", ">"] = "<",
     deflated: bool = False,
     orientation: int = 1,
     colours: int | None = None,
@@ -110,11 +110,11 @@ def _texts(*, packed: bool = False, international: bool = False, name: str = "Ra
     return saved(RGB, "PNG", pnginfo=info)
 
 
-def _bmp_of_alpha(values: Values) -> bytes:
-    """A BMP with the head that states where transparency is."""
+def _bmp_of_alpha(values: Values, masks: tuple[int, ...] = (0xFF0000, 0xFF00, 0xFF, 0xFF000000)) -> bytes:
+    """A BMP with the head that states where colours and transparency are."""
     pixels = values[::-1, :, [2, 1, 0, 3]].tobytes()
     head = struct.pack("<IiiHHIIiiII", 108, values.shape[1], values.shape[0], 1, 32, 3, len(pixels), 0, 0, 0, 0)
-    head += struct.pack("<4I", 0xFF0000, 0xFF00, 0xFF, 0xFF000000) + b"BGRs" + bytes(48)
+    head += struct.pack("<4I", *masks) + b"BGRs" + bytes(48)
     return b"BM" + struct.pack("<IHHI", 14 + len(head) + len(pixels), 0, 0, 14 + len(head)) + head + pixels
 
 
@@ -188,6 +188,8 @@ SELDOM: dict[str, SeldomFile] = {
     "JPEG 2000, grey with alpha": SeldomFile(saved(RGBA.convert("LA"), "JPEG2000"), A | G),
     "BMP with a palette": SeldomFile(saved(INDEXED, "BMP"), P, INDICES),
     "BMP with alpha": SeldomFile(_bmp_of_alpha(COLOURS), A, COLOURS),
+    "BMP with alpha, without masks": SeldomFile(_bmp_of_alpha(COLOURS, (0, 0, 0, 0)), A, COLOURS),
+    "BMP of 32 bits": SeldomFile(_bmp_of_alpha(COLOURS, (0xFF0000, 0xFF00, 0xFF, 0)), set(), COLOURS[..., :3]),
     "BMP, grey": SeldomFile(saved(GREY, "BMP"), G),
     "BMP of 1 bit": SeldomFile(saved(GREY.convert("1"), "BMP"), G),
     "TGA with a palette": SeldomFile(saved(INDEXED, "TGA"), P, INDICES),
