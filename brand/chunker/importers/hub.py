@@ -27,7 +27,7 @@ def open_hub(src: str, choice: FieldMapping, on_progress: OnProgress) -> Parquet
     found = {name: size for name, size in every.items() if name.lower().endswith(PARQUET_SUFFIXES) and _is_data(name)}
     if not found:
         raise UsageError(
-            f"{src}: there is no Parquet file. `brand convert` images, audio, webdataset, jsonl and csv read other files"
+            f"{src}: there is no Parquet file. `brand convert` images, audio, webdataset, jsonl and csv read others"
             " of the Hub; or load them with the package datasets, and pass them to brand.pack"
         )
     if names_files(url):
