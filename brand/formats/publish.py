@@ -64,8 +64,8 @@ class FolderTarget(Reprs, shows="folder"):
 
 _REMEDIES: Final = {
     errno.ENODEV: "Its file system cannot map files (mmap): copy the folder to another file system, as `cp -r` does",
-    errno.EACCES: "Let this user read it: `chmod -R u+rX` of its owner",
-    errno.EPERM: "Let this user read it: `chmod -R u+rX` of its owner",
+    errno.EACCES: "Let this user read it: its owner runs `chmod -R a+rX FOLDER`, if all users may read it",
+    errno.EPERM: "Let this user read it: its owner runs `chmod -R a+rX FOLDER`, if all users may read it",
     errno.EMFILE: "This process has too many open files: raise the limit, `ulimit -n`",
     errno.ENFILE: "This machine has too many open files: raise the limit, `sysctl fs.file-max`",
     errno.ENOMEM: "No memory can be mapped: raise the limit of this process, `ulimit -v`, or `sysctl vm.max_map_count`",

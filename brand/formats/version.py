@@ -159,7 +159,9 @@ def version_name(number: int) -> str:
 def collection_of(path: Path) -> Path | None:
     """Return the folder of a collection if a path that does not exist names a version of it: `photos.brand@3`."""
     match = None if os.path.lexists(path) else PINNED.fullmatch(str(path))
-    return Path(match[1]) if match is not None and (Path(match[1]) / VERSIONS_NAME).is_dir() else None
+    if match is None or not os.access(match[1], os.X_OK):
+        return None
+    return Path(match[1]) if (Path(match[1]) / VERSIONS_NAME).is_dir() else None
 
 
 def check_target_name(target: Path) -> None:

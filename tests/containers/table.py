@@ -183,8 +183,8 @@ REHEARSALS: Final = {
         "a data set that another user owns and nobody else may read",
         replace(_USER, data_mode=0o700),
         {"opens": "which folder, and `chmod`", "cache": _NOWHERE},
-        {"brand_loader": "photos.brand"},
-        "`StorageError` names the folder",
+        {"brand_loader": "its owner runs `chmod -R a+rX"},
+        "`UnreadableError` names the folder, and `chmod`",
         broken=True,
     ),
 }

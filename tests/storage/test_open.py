@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +126,43 @@ def test_a_forked_process_is_refused_with_the_cure(any_shop: Shop) -> None:
     assert "start it with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset" in said
     assert not store._forked
     assert data.sample(1) == SAMPLES[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_this_user_may_not_enter(photos_set: Path) -> None:
+    """The data set's own folder, or one above it: the remedy is named, and helps."""
+    assert len(brand.open(photos_set)) == 31  # the other user may not even import the modules
+    with tempfile.TemporaryDirectory() as place:  # not below the folder of this user's tests, which is closed to others
+        Path(place).chmod(0o755)
+        path = Path(place, "above", "photos.brand")
+        shutil.copytree(photos_set, path)
+        for folder in (path, path.parent):
+            folder.chmod(0o700)
+        for _ in range(2):
+            said = said_to_another_user(path)
+            assert said.startswith("UnreadableError: ")
+            assert "its owner runs `chmod -R a+rX FOLDER`" in said
+            path.parent.chmod(0o755)
+        subprocess.run(["chmod", "-R", "a+rX", path], check=True)
+        assert said_to_another_user(path) == "31"
+
+
+def said_to_another_user(name: Path | str) -> str:
+    """What a process of user 12345 hears that opens a data set."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(12345)
+            os.setuid(12345)
+            told = str(len(brand.open(name)))
+        except BaseException as error:  # noqa: BLE001 - the parent judges it
+            told = f"{type(error).__name__}: {error}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return found

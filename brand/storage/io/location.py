@@ -184,7 +184,12 @@ def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
 
 
 def is_collection(folder: Path) -> bool:
-    """Return whether a folder holds a collection, possibly without a version yet."""
+    """Return whether a folder holds a collection, possibly without a version yet.
+
+    It is not known of a folder that this user may not enter: the error, with its remedy, is that of its manifest.
+    """
+    if not os.access(folder, os.X_OK):
+        return False
     return (folder / VERSIONS_NAME).is_dir() and not (folder / MANIFEST_NAME).exists()
 
 
@@ -195,10 +200,10 @@ def named_version(path: Path) -> tuple[Path, Version, bool] | None:
     the path has the number of a version, and the data set is not a collection.
     """
     number: int | None = None
-    match = None if path.exists() else PINNED.fullmatch(str(path))
+    match = None if os.access(path, os.F_OK) else PINNED.fullmatch(str(path))
     if match is not None:
         path, number = Path(match[1]), int(match[2])
-        if (path / MANIFEST_NAME).exists():
+        if os.access(path / MANIFEST_NAME, os.F_OK):
             raise UsageError(f"{path} is not a collection, so it has no version {number}: name it without @{number}")
     if not is_collection(path):
         return None
