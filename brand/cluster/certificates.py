@@ -63,7 +63,9 @@ class CertificateFiles(Reprs, shows="_tls.cert _tls.key _tls.ca _told"):
             return _configuration(pems)
 
         credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-            _configuration(last), changed, require_client_authentication=self._tls.mutual
+            _configuration(last),
+            changed,  # type: ignore[arg-type] # the stubs leave out that None stands for "unchanged"
+            require_client_authentication=self._tls.mutual,
         )
         return credentials
 
