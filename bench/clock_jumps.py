@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 JUMPS_S: Final = (86400, -86400, 3600, -3600, 1, -1, -10 * 86400, 0)
-EVERY_S, LIMIT_S, EPOCHS, SAMPLES = 0.25, 120.0, 3, 1200
+EVERY_S, LIMIT_S, EPOCHS, SAMPLES = 0.25, 600.0, 3, 1200
 WAYS: Final = ("server", "nodes", "store")
 _SOURCE: Final = Path(__file__).with_name("jumping_clock.c")
 

@@ -25,6 +25,8 @@ FOREIGN = {
     "ignore_data_skip",
     "cell_contents",
     "__kwdefaults__",
+    "check_hostname",
+    "verify_flags",
     "state",
 }
 """Fields of objects of Python and of other libraries, which are made to be assigned."""

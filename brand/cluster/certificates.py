@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +36,8 @@ log = logging.getLogger("brand.cluster")
 @dataclass(frozen=True, slots=True)
 class _Pems:
     cert: bytes
-    key: bytes
     ca: bytes
+    key: bytes = field(repr=False)
 
 
 class CertificateFiles(Reprs, shows="_tls.cert _tls.key _tls.ca _told"):
@@ -63,7 +63,9 @@ class CertificateFiles(Reprs, shows="_tls.cert _tls.key _tls.ca _told"):
             return _configuration(pems)
 
         credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-            _configuration(last), changed, require_client_authentication=self._tls.mutual
+            _configuration(last),
+            changed,  # type: ignore[arg-type] # the stubs leave out that None stands for "unchanged"
+            require_client_authentication=self._tls.mutual,
         )
         return credentials
 
@@ -106,7 +108,7 @@ class CertificateFiles(Reprs, shows="_tls.cert _tls.key _tls.ca _told"):
 
     def _read(self) -> _Pems:
         tls = replace(self._tls)  # checks the files
-        return _Pems(bytes_of(tls.cert), bytes_of(tls.key), bytes_of(tls.ca))
+        return _Pems(bytes_of(tls.cert), bytes_of(tls.ca), bytes_of(tls.key))
 
     def _state(self) -> list[tuple[int, int, int] | None]:
         """Return values that differ after a file was written or replaced."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from unittest import mock
 
 import numpy as np
@@ -61,11 +61,12 @@ SHORT: Final = {
 LARGEST_BYTES: Final = 1_200_000_000
 """Peak memory of the process, in which three servers, the ranks and PyTorch live."""
 
+OrderName = Literal["stripes", "slots"]
 Lie = Callable[[random.Random, bytes, "Liar"], list[bytes]]
 """What is sent in place of a message."""
 
 
-def _flipped(rng: random.Random, message: bytes, _: Liar) -> list[bytes]:
+def _flipped(rng: random.Random, message: bytes, __: Liar) -> list[bytes]:
     changed = bytearray(message)
     for _ in range(rng.choice([1, 1, 3])):
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
@@ -254,7 +255,8 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
     rng = random.Random(f"{seed}/{number}")
     result = LyingRound(number)
     lies = [lie] if lie else rng.sample(sorted(LIES), rng.choice([1, 2, len(LIES)]))
-    share, paths = rng.choice([0.05, 0.3, 1.0]), rng.choice([whole, outs])
+    share, divided = rng.choice([0.05, 0.3, 1.0]), rng.choice([False, True])
+    folders = outs if divided else [whole] * NODES
     liars: list[Liar] = []
 
     def network(greeting: Any, token: str, bind: str, tls: Any = None) -> Any:
@@ -265,13 +267,12 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
         return liars[-1]
 
     started = time.monotonic()
-    order = rng.choice(["stripes", "slots"])
+    order: OrderName = rng.choice(["stripes", "slots"])
     with ExitStack() as stack:
         for name, limit in SHORT.items():
             stack.enter_context(mock.patch(name, limit))
         stack.enter_context(mock.patch("brand.cluster.process.PeerStreams", network))
-        cluster = stack.enter_context(running_cluster(paths, nodes=NODES, memory=0.5))
-        folders = [whole] * NODES if paths == whole else outs
+        cluster = stack.enter_context(running_cluster(folders, nodes=NODES, memory=0.5))
         threads = [
             threading.Thread(
                 target=_rank, args=(folders[node], cluster.addresses[node], order, rank, result), daemon=True
@@ -297,7 +298,7 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
     return result
 
 
-def _rank(path: Path, address: str, order: str, rank: int, result: LyingRound) -> None:
+def _rank(path: Path, address: str, order: OrderName, rank: int, result: LyingRound) -> None:
     """Take both epochs, and compare each sample. An error of Brand's ends it."""
     try:
         data_set = BrandDataset(path, server=address, order=order)
