@@ -1,7 +1,8 @@
 """Does a training that runs for hours need more descriptors, threads, memory or files from hour to hour?
 
     python -m bench.soak run  --data DATA --work SCRATCH --hours 4 --samples soak.jsonl
-    python -m bench.soak show --samples soak.jsonl --out bench/results/soak.json --plot docs/images/soak.png
+    python -m bench.soak show --samples soak.jsonl --epochs SCRATCH/epochs.jsonl --out bench/results/soak.json \\
+        --plot docs/images/soak.svg
 
 Four trainings take epoch after epoch at a low pace, each with `memory=` smaller than its data:
 
@@ -36,7 +37,7 @@ import time
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -313,6 +314,88 @@ def run(data: Path, work: Path, hours: float, out: Path) -> None:
             soak.end()
 
 
+# -- the result --------------------------------------------------------------------------------------------------------
+
+
+def slopes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the change per hour of each figure of each role that is never killed, after a third of the run.
+
+    A figure grows if it gains more than 2 % and more than one in an hour, and its last sixth is above all before.
+    """
+    found = []
+    for role in (*LONG, "workers of records"):
+        for name in ("descriptors", "threads", "private_mb", "pss_mb"):
+            rows = [(line["at_s"], line["roles"][role][name]) for line in samples if role in line["roles"]]
+            at_s, values = np.array(rows[len(rows) // 3 :]).T
+            slope, level = float(np.polyfit(at_s / 3600, values, 1)[0]), float(np.median(values))
+            last = len(values) * 3 // 4
+            grows = slope > max(1.0, 0.02 * level) and np.median(values[last:]) > np.quantile(values[:last], 0.95)
+            found.append(
+                {"role": role, "figure": name, "median": round(level, 1), "per_hour": round(slope, 2), "grows": grows}
+            )
+    return found
+
+
+def show(path: Path, epochs: Path, out: Path | None, plot: Path | None) -> None:
+    """Print the result of a run, write it as JSON, and draw it."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    samples, events = [line for line in lines if "roles" in line], [line for line in lines if "roles" not in line]
+    ended = [json.loads(line) for line in epochs.read_text().splitlines()]
+    hours, last = (samples[-1]["at_s"] - samples[0]["at_s"]) / 3600, samples[-1]["files"]
+    right = sum(each["exact"] and not each["wrong"] for each in ended)
+    cpu_s = sum(sum(b["cpu_s"] - a["cpu_s"] for a, b in _pairs(samples, role)) for role in LONG)
+    result = {
+        "hours": round(hours, 2),
+        "samples": len(samples),
+        "epochs": len(ended),
+        "epochs_exact": right,
+        "epochs_resumed": sum(each["resumed"] for each in ended),
+        "killed": sum("killed" in each for each in events),
+        "after_the_end": [each["after_the_end"] for each in events if "after_the_end" in each],
+        "files_at_the_end": last,
+        "cores_of_long_processes": round(cpu_s / hours / 3600, 3),
+        "slopes": slopes(samples),
+    }
+    for each in result["slopes"]:
+        sys.stdout.write(" | ".join(map(str, each.values())) + "\n")
+    sys.stdout.write(json.dumps({name: value for name, value in result.items() if name != "slopes"}, indent=1) + "\n")
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1))
+    if plot is not None:
+        draw(samples, events, plot)
+
+
+def _pairs(samples: list[dict[str, Any]], role: str) -> list[tuple[dict[str, float], dict[str, float]]]:
+    found = [line["roles"][role] for line in samples if role in line["roles"]]
+    return [(a, b) for a, b in pairwise(found) if b["cpu_s"] >= a["cpu_s"]]
+
+
+def draw(samples: list[dict[str, Any]], events: list[dict[str, Any]], path: Path) -> None:
+    """Draw descriptors, threads and memory of each role over time; a grey line is a kill."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(3, 1, figsize=(8, 8), sharex=True)
+    start_s = samples[0]["at_s"]
+    roles = (*LONG, "server of store", "workers of records", "guest")
+    for axis, name in zip(axes, ("descriptors", "threads", "private_mb"), strict=True):
+        for number, role in enumerate(roles):
+            rows = [(line["at_s"] - start_s, line["roles"][role][name]) for line in samples if role in line["roles"]]
+            at_s, values = np.array(rows).T
+            axis.plot(at_s / 60, values, color=f"C{number}", lw=1, label=role)
+        for each in events:
+            if "killed" in each:
+                axis.axvline((each["at_s"] - start_s) / 60, color="0.85", lw=0.7, zorder=0)
+        axis.set(ylabel={"private_mb": "private memory, MB"}.get(name, name), ylim=(0, None))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(fontsize=7, ncols=4, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    axes[-1].set(xlabel="minutes; grey: a process is killed")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
 def isolate() -> None:
     """Start this program again with a /dev/shm of its own."""
     script = 'mount -t tmpfs -o size=2g tmpfs /dev/shm && exec "$0" -m bench.soak "$@"'
@@ -330,10 +413,17 @@ def main() -> None:
     runs.add_argument("--samples", type=Path, required=True)
     trains = commands.add_parser("train")
     trains.add_argument("name")
+    shows = commands.add_parser("show")
+    shows.add_argument("--samples", type=Path, required=True)
+    shows.add_argument("--epochs", type=Path, required=True, help="epochs.jsonl of the scratch folder")
+    shows.add_argument("--out", type=Path)
+    shows.add_argument("--plot", type=Path)
     for each in (runs, trains):
         each.add_argument("--work", type=Path, required=True)
     given = parser.parse_args()
-    if given.command == "train":
+    if given.command == "show":
+        show(given.samples, given.epochs, given.out, given.plot)
+    elif given.command == "train":
         train(given.name, given.work)
     elif os.environ.get("BRAND_SOAK_ISOLATED"):
         run(given.data, given.work, given.hours, given.samples)
