@@ -214,7 +214,18 @@ def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
 
 def repair_of(folder: Path) -> str:
     """Return how a damaged index file of a data set, or of a partition of one, is restored."""
-    return _HINT_OF_SHARE if (folder / SHARE_NAME).exists() else _HINT
+    return gone(folder) or (_HINT_OF_SHARE if (folder / SHARE_NAME).exists() else _HINT)
+
+
+def gone(folder: Path) -> str:
+    """Return what to do if the whole folder of a data set is missing; empty if it is there."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return "Its folder is gone: if the data set was moved, open it at its new place"
+    except OSError:
+        return ""
+    return ""
 
 
 def _check_npy(path: Path, head: bytes, size: int, dtype: np.dtype[Any], length: int, hint: str) -> None:

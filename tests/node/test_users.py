@@ -98,9 +98,9 @@ def test_what_somebody_else_may_not_do(shared: Path, somebody: tuple[str, ...]) 
     told, ours = json.loads(done.stdout), shared / "ours"
     assert told["pack there"] == f"StorageError: cannot write the data set to {ours / 'new.brand'}: permission denied"
     assert told["pack here"] == told["read it"] == "worked", told
-    assert told["cache"] == (
-        f"CacheError: the cache folder {ours / 'brand-cache'} cannot be used: permission denied; give another one"
-    )
+    assert told["cache"].startswith("CacheError: ")
+    assert str(ours) in told["cache"]
+    assert told["cache"].endswith(("permission denied; give another one", "give a folder of your own"))
     assert told["closed chunk"].startswith(f"UnreadableError: {chunk}, chunk 3, sample ")
     assert "cannot be read: Permission denied. Let this user read it: `chmod -R u+rX` of" in told["closed chunk"]
 
@@ -132,6 +132,8 @@ def test_a_data_set_that_is_moved(texts: Path, tmp_path: Path, server: str | Non
     again = loader(moved)
     again.load_state_dict(state)
     assert found + [batch[0].tolist() for batch in again] == whole
-    with pytest.raises(brand.BrandError, match=r"before\.brand.*cannot be read: No such file"):
+    with pytest.raises(
+        brand.BrandError, match=r"before\.brand.*is missing\. Its folder is gone: if the data set was moved, open it at"
+    ):
         found.extend(batch[0].tolist() for batch in batches)
     assert found == whole[: len(found)]

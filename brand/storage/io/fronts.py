@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import numpy as np
 
 from brand.errors import ForeignFileError, FormatError, MissingFileError, UnreadableError
 from brand.formats.chunk import ChunkFront, read_front
+from brand.formats.index import gone
 from brand.formats.manifest import Manifest
 from brand.storage.io.location import Location
 
@@ -131,5 +133,5 @@ def file_size(location: Location, number: int) -> int:
 
 
 def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
-    hint = "Copy it again or convert again"
+    hint = ("" if "://" in path else gone(Path(path).parent.parent)) or "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)
