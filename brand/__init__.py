@@ -5,6 +5,7 @@ Names are imported on first use, so that `import brand` is fast and loads neithe
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +52,9 @@ __all__ = [
     "pack",
 ]
 """The names of `from brand import *`. `brand.open` is public, too, but must not replace Python's `open`."""
+
+if sys.platform == "win32":
+    raise ImportError("Brand does not run on Windows, which has no flock and preadv: use WSL 2, which is Linux")
 
 _TRAINING: Final = (
     *("ArrayLoader", "BrandDataset", "BrandLoader", "BrandSampler"),

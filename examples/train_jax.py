@@ -35,16 +35,17 @@ def loss_of(model: Model, images: Any, labels: Any) -> Any:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
 
 
-@jax.jit
-def step(model: Model, images: Any, labels: Any) -> Model:
+def stepped(model: Model, images: Any, labels: Any) -> Model:
     """Return the model after a step of gradient descent."""
-    return jax.tree.map(lambda value, slope: value - 0.1 * slope, model, jax.grad(loss_of)(model, images, labels))
+    slopes = jax.grad(loss_of)(model, images, labels)
+    return {name: value - 0.1 * slopes[name] for name, value in model.items()}
 
 
 def save(path: Path, model: Model, state: dict[str, Any]) -> None:
     """Write the model and the loader state in one file, whole or not at all."""
     with open(f"{path}.new", "wb") as file:
-        np.savez(file, state=json.dumps(state), **{name: np.asarray(value) for name, value in model.items()})
+        values: dict[str, Any] = {name: np.asarray(value) for name, value in model.items()}
+        np.savez(file, state=json.dumps(state), **values)
     Path(f"{path}.new").replace(path)
 
 
@@ -70,7 +71,7 @@ def main() -> None:
         loader.load_state_dict(json.loads(str(found["state"])))
 
     split = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
-    steps = 0
+    step, steps = jax.jit(stepped), 0
     for _ in range(loader.state_dict()["epoch"], args.epochs):
         for images, labels in loader:
             batch = [jax.make_array_from_process_local_data(split, values) for values in (images, labels)]

@@ -107,6 +107,14 @@ def test_without_torch_the_message_says_how_to_install_it() -> None:
     assert "brand-data[train]" in told
 
 
+def test_windows_is_refused_in_one_sentence() -> None:
+    """In place of a module that is missing somewhere below."""
+    told = python(
+        "import sys", "sys.platform = 'win32'", "try:", "    import brand", "except ImportError as e:", "    print(e)"
+    )
+    assert told.startswith("Brand does not run on Windows")
+
+
 @pytest.mark.parametrize("room", ["chunker", "cli", "formats"])
 def test_the_links_at_the_top_lead_into_the_package(repository: Path, room: str) -> None:
     """The rooms seen at the root are relative links, not copies."""

@@ -1,7 +1,6 @@
 """Is PyTorch there? If it is not, data sets, samplers and `ArrayLoader` work without it, for JAX and NumPy.
 
-With PyTorch, data sets and samplers are PyTorch's own kinds of classes. Without it, the classes below take their place:
-nothing is an instance of them but Brand's own classes.
+With PyTorch, data sets and samplers are PyTorch's own kinds of classes. Without it, the classes below take their place.
 """
 
 from __future__ import annotations
@@ -42,14 +41,7 @@ else:
         class DistributedSampler(Generic[_Value]):
             """Stands in for PyTorch's class."""
 
-        class BatchSampler:
-            """Stands in for PyTorch's class."""
-
-        class DataLoader:
-            """Stands in for PyTorch's class."""
-
-        class Subset:
-            """Stands in for PyTorch's class."""
+        BatchSampler = DataLoader = Subset = ()  # for `isinstance`
 
         def get_worker_info() -> None:
             """Return None: this process is no worker of a DataLoader."""

@@ -80,7 +80,7 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple):
@@ -242,7 +242,7 @@ def test_arguments_are_checked_as_those_of_a_brand_loader(path: Path) -> None:
     ds = BrandDataset(path, server="none")
     for wrong in ({"batch_size": 0}, {"num_workers": "many"}, {"prefetch_batches": 0}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            ArrayLoader(ds, **wrong)  # type: ignore[arg-type]
+            ArrayLoader(ds, **wrong)
     with pytest.raises(UsageError, match="BatchSampler: give batch_size="):
         ArrayLoader(ds, sampler=BatchSampler(SequentialSampler(range(3)), 2, drop_last=False))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="an ArrayLoader takes"):

@@ -15,7 +15,7 @@ from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSa
 from brand.torch.sampler.sampler import BrandSampler
 
 
-class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc] - its iterator is not PyTorch's
+class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
     """Batches of a `BrandDataset` or a `Mixture`: a `DataLoader` with threads instead of worker processes.
 
     Frameworks treat it as a `DataLoader` (`isinstance`, its attributes), and save its state. Batches must be taken by
