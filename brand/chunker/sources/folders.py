@@ -23,7 +23,7 @@ from typing import Final
 
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
-from brand.chunker.sources.card import CARD, has_configs, of_card, read_card, whole_folder
+from brand.chunker.sources.card import CARD, CARD_ALONE, has_configs, of_card, read_card, whole_folder
 from brand.chunker.sources.labels import check_forms, check_known, class_facts
 from brand.chunker.sources.listing import SIDECARS, TEXTS_OF_FOLDER, Listing, ListingWriter, SourceFile
 from brand.chunker.sources.objects import ObjectPath, SourcePath, is_zip
@@ -113,13 +113,14 @@ def split_folder(root: SourcePath, options: Options) -> tuple[SourcePath, Option
 
 
 def _folder_of_card(root: SourcePath, options: Options) -> str | None:
-    try:
-        card = ("", "") if options.split == ALL else read_card(root)
-    except NotADirectoryError:
+    tree = tree_of(root)
+    if options.split == ALL or not any(map(tree.is_file, (CARD, CARD_ALONE))):
         return None
+    try:
+        card = read_card(root)
     except OSError as error:
         raise SourceError(str(root), f"its README.md cannot be read: {error.strerror}") from error
-    names = list(keys_below(tree_of(root))) if has_configs(card) else []
+    names = list(keys_below(tree)) if has_configs(card) else []
     part = of_card(str(root), card, names, ("",), options.split)
     return None if part is None else whole_folder(str(root), part.names, names)
 
