@@ -97,7 +97,7 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
             yield CheckResult(_PART, line["step"], "missing", told, cure)
             return
         if "error" in line:
-            yield CheckResult(_PART, line["step"], "problem", line["error"], line["cure"])
+            yield CheckResult(_PART, line["step"], "problem", line["error"], line.get("cure", _REPORT))
             return
         yield CheckResult(_PART, line["step"], "ok", "", seconds=line["seconds"])
     if len(lines) < len(STEPS):
@@ -129,9 +129,9 @@ def _taken(step: Callable[[], None]) -> dict[str, Any]:
     except (RuntimeError, BrandError) as error:
         why = not_started(error)
         known = why or isinstance(error, NoThreadError)
-        return {"error": why or str(error), "cure": "" if known else _REPORT}
+        return {"error": why or str(error)} | ({"cure": ""} if known else {})
     except Exception as error:  # noqa: BLE001 - whatever does not work here is the result
-        return {"error": f"{type(error).__name__}: {error}", "cure": _REPORT}
+        return {"error": f"{type(error).__name__}: {error}"}
     return {"seconds": time.monotonic() - started}
 
 

@@ -107,12 +107,11 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, options: st
         raise OSError(number, os.strerror(number), f"{source} at {target} ({options})")
 
 
-def bind(source: Path, root: Path, *, writable: bool = False) -> None:
-    """Show a folder at its own place below a new root."""
+def bind(source: Path, root: Path) -> None:
+    """Show a folder at its own place below a new root, for reading."""
     target = root / source.relative_to("/")
     mount(str(source), target, flags=_BIND | _REC)
-    if not writable:
-        mount("none", target, flags=_BIND | _REMOUNT | _RDONLY)
+    mount("none", target, flags=_BIND | _REMOUNT | _RDONLY)
 
 
 def packages() -> Iterable[Path]:
@@ -152,8 +151,8 @@ def build(spec: Spec, places: Places) -> None:
         mount("proc", root / "proc", "proc", options="" if spec.proc == "rw" else spec.proc)
     mount("tmpfs", root / "sys/fs/cgroup", "tmpfs")
     if spec.groups_seen:
-        for name, folder in places.control.items():
-            mount(folder, root / "sys/fs/cgroup" / name, flags=_BIND)
+        for name, group in places.control.items():
+            mount(group, root / "sys/fs/cgroup" / name, flags=_BIND)
 
 
 def _etc(spec: Spec, etc: Path) -> None:

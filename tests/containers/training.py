@@ -75,12 +75,10 @@ class _Steps:
     def cached(self) -> None:
         from brand import BrandDataset, BrandLoader, DecodeImage
 
-        where = {"cache": self.cache} if self.cache else {}
         fields = ("image", "label")
         for states in (("filling", "full"), ("filling", "full", "reads only")):  # the first server may still write it
-            ds = BrandDataset(
-                "photos.brand", fields=fields, decode={"image": DecodeImage(size=(64, 64))}, memory=0.5, **where
-            )
+            decode = {"image": DecodeImage(size=(64, 64))}
+            ds = BrandDataset("photos.brand", fields=fields, decode=decode, memory=0.5, cache=self.cache or None)
             for batch in BrandLoader(ds, batch_size=8):
                 self.seen(*batch)
             if self.cache:
@@ -122,7 +120,7 @@ def facts() -> dict[str, bool]:
 def main() -> None:
     """Run all steps; a step after one that failed runs, too."""
     steps = _Steps(sys.argv[1] if len(sys.argv) > 1 else "")
-    found = {}
+    found: dict[str, Any] = {}
     for step in (steps.brand_loader, steps.data_loader, steps.resume, steps.direct, steps.cached):
         steps.digest = xxhash.xxh3_128()
         found[step.__name__] = _taken(steps.digest, step)

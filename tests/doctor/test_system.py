@@ -29,7 +29,7 @@ def forbidden(*_: Any, **__: Any) -> Any:
 def test_this_machine_can_draw() -> None:
     """All is there but, on some file systems, what the page cache tells."""
     found = findings()
-    assert list(found) == ["Python", "compiled", "kernel", "shared memory", "sockets", "page cache"]
+    assert list(found) == ["Python", "compiled", "kernel", "shared memory", "sockets", "/proc", "page cache"]
     assert [name for name, each in found.items() if each.state == "problem"] == []
 
 

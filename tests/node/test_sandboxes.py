@@ -255,7 +255,10 @@ def refuse_call(*_: object) -> int:
         (PROCESS_ONE, set()),
         (OTHER_PROC, set()),
         (("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"), set()),
-        (("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"', "sh"), {"DataLoader"}),
+        (
+            ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"', "sh"),
+            {"DataLoader", "/dev/shm"},
+        ),
         (REFUSED["pidfd"], {"kernel"}),
         (REFUSED["memfd"], {"shared memory"}),
         (REFUSED["both"], {"kernel", "shared memory"}),

@@ -19,6 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -195,7 +196,7 @@ def _work_alone() -> None:
 class Gate(Reprs, shows="_runners limit _tasks"):
     """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
 
-    def __init__(self, pool: ThreadPool, limit: int) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
         self._pool, self.limit = pool, limit
         """Number of tasks that may run at a time, at least 1."""
         self._tasks: deque[Callable[[], None]] = deque()
