@@ -149,6 +149,11 @@ def spaces_with(weather: Weather, nodes: int, seed: int) -> Iterator[tuple[list[
         yield spaces, relay
 
 
+def _kill(children: Sequence[subprocess.Popen[str]]) -> None:
+    for child in children:
+        child.kill()
+
+
 def _call(*words: str) -> None:
     subprocess.run(" ".join(words).split(), check=True, timeout=20)
 
@@ -223,7 +228,7 @@ def measure(
             )
             for node, space in enumerate(spaces)
         ]
-        timer = threading.Timer(LIMIT_S, lambda: [child.kill() for child in children])
+        timer = threading.Timer(LIMIT_S, _kill, (children,))
         timer.start()
         try:
             said = [child.stdout.readline() if child.stdout else "" for child in children]
@@ -237,11 +242,12 @@ def measure(
                 child.wait(120)
         found = [json.loads(line) if line else None for line in said]
         result: dict[str, Any] = {"seconds": took_s, **relay.counts}
-    if None in found:
+    ended = [each for each in found if each is not None]
+    if len(ended) < nodes:
         return result | {"wrong": "a node ended, or did not end within the limit"}
-    result["late"] = sum(each["late"] for each in found)
+    result["late"] = sum(each["late"] for each in ended)
     for epoch in range(epochs):
-        once = sorted(itertools.chain.from_iterable(each["drawn"][epoch] for each in found))
+        once = sorted(itertools.chain.from_iterable(each["drawn"][epoch] for each in ended))
         if once != list(range(SAMPLES)):
             return result | {"wrong": f"epoch {epoch} has not each sample once"}
     return result

@@ -24,8 +24,8 @@ from tests.cluster.conftest import certificates as certificates
 from tests.cluster.support import asking, running
 
 NOW, DAY = datetime.now(UTC), timedelta(days=1)
-EXPIRED = {"not_before": NOW - 9 * DAY, "not_after": NOW - DAY}
-NOT_YET = {"not_before": NOW + DAY, "not_after": NOW + 9 * DAY}
+EXPIRED: dict[str, Any] = {"not_before": NOW - 9 * DAY, "not_after": NOW - DAY}
+NOT_YET: dict[str, Any] = {"not_before": NOW + DAY, "not_after": NOW + 9 * DAY}
 ASKS = PeerStream(1, asks=True)
 
 

@@ -193,7 +193,15 @@ def on_sides(rng: random.Random, cluster: RunningCluster) -> list[Disturbance]:
                 link.cut()
             else:
                 link.hold(there=there, back=not there)
-        return lambda: [link.mend() if ends else link.release() for link in links]
+
+        def undo() -> None:
+            for link in links:
+                if ends:
+                    link.mend()
+                else:
+                    link.release()
+
+        return undo
 
     return [part]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -91,16 +91,14 @@ def test_a_profile_that_is_renewed_on_disk(
         profile = ProfileFile(tmp_path, monkeypatch)
         store = open_store(URL)
         begin = read(store)
-        for number, ask in enumerate(
-            (
-                lambda: read(store),
-                lambda: store.read("brand.json", 1 << 20),
-                lambda: store.entry("brand.json"),
-                lambda: list(store.entries("chunks")),
-                lambda: store.write("other", b"data", new=False),
-            ),
-            2,
-        ):
+        asks: list[Callable[[], object]] = [
+            lambda: read(store),
+            lambda: store.read("brand.json", 1 << 20),
+            lambda: store.entry("brand.json"),
+            lambda: list(store.entries("chunks")),
+            lambda: store.write("other", b"data", new=False),
+        ]
+        for number, ask in enumerate(asks, 2):
             flavour.newest.append(f"token-{number}")
             profile.write(f"token-{number}")
             served.requests.clear()
