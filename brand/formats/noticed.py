@@ -130,9 +130,9 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
             found[audio, UNKNOWN_DURATIONS] = len(unknown), int(unknown[indices[unknown].argmin()])
         pieces = list(payloads(schema, records, audio).pieces())
         for trait, has in ((JOINED, is_joined), (CUT, is_cut)):
-            some = [n for n, data in enumerate(pieces) if has(data)]
-            if some:
-                found[audio, trait] = len(some), min(some, key=lambda n: int(indices[n]))
+            these = [n for n, data in enumerate(pieces) if has(data)]
+            if these:
+                found[audio, trait] = len(these), min(these, key=lambda n: int(indices[n]))
     keys = payloads(schema, records, "key") if found and "key" in schema.names else None
     made: Counts = {}
     for which, (count, position) in found.items():
