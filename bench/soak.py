@@ -43,6 +43,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench import harness
+
 PERIOD_S: Final = 15.0
 KILL_S: Final = 240.0
 RECORDS: Final = 40_000
@@ -50,6 +52,7 @@ SEED: Final = 11
 ROLE: Final = "BRAND_SOAK_ROLE"
 """Variable by which the server of a training is known."""
 COUNTS: Final = ("processes", "descriptors", "threads", "private_mb", "pss_mb", "cpu_s")
+MEASURED: Final = ("descriptors", "threads", "private_mb")
 LONG: Final = ("images", "records", "server of images", "server of records", "store")
 """Roles of processes that are never killed."""
 
@@ -317,23 +320,26 @@ def run(data: Path, work: Path, hours: float, out: Path) -> None:
 # -- the result --------------------------------------------------------------------------------------------------------
 
 
-def slopes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the change per hour of each figure of each role that is never killed, after a third of the run.
+def slopes(samples: list[dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each role that is never killed: its figures, their change per hour, and those that grow.
 
-    A figure grows if it gains more than 2 % and more than one in an hour, and its last sixth is above all before.
+    Only the last two thirds of the run count. A figure grows if it gains more than 2 % and more than one in an hour,
+    and its last quarter is above all before.
     """
-    found = []
+    table = []
     for role in (*LONG, "workers of records"):
-        for name in ("descriptors", "threads", "private_mb", "pss_mb"):
+        medians, changes, growing = [], [], []
+        for name in MEASURED:
             rows = [(line["at_s"], line["roles"][role][name]) for line in samples if role in line["roles"]]
             at_s, values = np.array(rows[len(rows) // 3 :]).T
             slope, level = float(np.polyfit(at_s / 3600, values, 1)[0]), float(np.median(values))
             last = len(values) * 3 // 4
-            grows = slope > max(1.0, 0.02 * level) and np.median(values[last:]) > np.quantile(values[:last], 0.95)
-            found.append(
-                {"role": role, "figure": name, "median": round(level, 1), "per_hour": round(slope, 2), "grows": grows}
-            )
-    return found
+            if slope > max(1.0, 0.02 * level) and np.median(values[last:]) > np.quantile(values[:last], 0.95):
+                growing.append(name)
+            medians.append(f"{level:.1f}")
+            changes.append(f"{slope:+.2f}")
+        table.append([role, *medians, *changes, ", ".join(growing) or "none"])
+    return table
 
 
 def show(path: Path, epochs: Path, out: Path | None, plot: Path | None) -> None:
@@ -341,26 +347,26 @@ def show(path: Path, epochs: Path, out: Path | None, plot: Path | None) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     samples, events = [line for line in lines if "roles" in line], [line for line in lines if "roles" not in line]
     ended = [json.loads(line) for line in epochs.read_text().splitlines()]
-    hours, last = (samples[-1]["at_s"] - samples[0]["at_s"]) / 3600, samples[-1]["files"]
-    right = sum(each["exact"] and not each["wrong"] for each in ended)
+    hours = (samples[-1]["at_s"] - samples[0]["at_s"]) / 3600
+    columns = ["role", *MEASURED, *(f"{name} an hour" for name in MEASURED), "grows"]
+    harness.show("After a third of the run\n" + harness.table(columns, slopes(samples)))
     cpu_s = sum(sum(b["cpu_s"] - a["cpu_s"] for a, b in _pairs(samples, role)) for role in LONG)
-    result = {
+    facts = {
         "hours": round(hours, 2),
         "samples": len(samples),
         "epochs": len(ended),
-        "epochs_exact": right,
-        "epochs_resumed": sum(each["resumed"] for each in ended),
-        "killed": sum("killed" in each for each in events),
-        "after_the_end": [each["after_the_end"] for each in events if "after_the_end" in each],
-        "files_at_the_end": last,
-        "cores_of_long_processes": round(cpu_s / hours / 3600, 3),
-        "slopes": slopes(samples),
+        "epochs exact": sum(each["exact"] and not each["wrong"] for each in ended),
+        "epochs that go on from a checkpoint": sum(each["resumed"] for each in ended),
+        "epochs that return to their own state": sum(each["returned"] for each in ended),
+        "processes killed": sum("killed" in each for each in events),
+        "most files in /dev/shm": max(line["files"]["shm"][0] for line in samples),
+        "most temporary files": max(line["files"]["tmp"][0] for line in samples),
+        "processes left after the end": sum(len(each.get("after_the_end", ())) for each in events),
+        "cores of the long processes": round(cpu_s / hours / 3600, 3),
     }
-    for each in result["slopes"]:
-        sys.stdout.write(" | ".join(map(str, each.values())) + "\n")
-    sys.stdout.write(json.dumps({name: value for name, value in result.items() if name != "slopes"}, indent=1) + "\n")
+    harness.show("All\n" + harness.table(["figure", "value"], [[name, str(value)] for name, value in facts.items()]))
     if out is not None:
-        out.write_text(json.dumps(result, indent=1))
+        harness.save(out, __doc__, {"hours": facts["hours"]}, [], facts)
     if plot is not None:
         draw(samples, events, plot)
 
@@ -380,7 +386,7 @@ def draw(samples: list[dict[str, Any]], events: list[dict[str, Any]], path: Path
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), sharex=True)
     start_s = samples[0]["at_s"]
     roles = (*LONG, "server of store", "workers of records", "guest")
-    for axis, name in zip(axes, ("descriptors", "threads", "private_mb"), strict=True):
+    for axis, name in zip(axes, MEASURED, strict=True):
         for number, role in enumerate(roles):
             rows = [(line["at_s"] - start_s, line["roles"][role][name]) for line in samples if role in line["roles"]]
             at_s, values = np.array(rows).T

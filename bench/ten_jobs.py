@@ -16,7 +16,6 @@ memory or temporary file is left. The columns have the largest memory of a serve
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -33,6 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench import harness
 from brand import pack
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.resolver import COMMON
@@ -194,15 +194,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--step", type=int, default=1, help="2: only rounds with one server, or with ten")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    rounds = []
+    rounds, rows = [], []
     with tempfile.TemporaryDirectory() as place:
         data, sums = make_data(Path(place))
-        sys.stdout.write("| round | servers | killed | resumed | batches | shared, MB | rest, MB | s | wrong |\n")
-        sys.stdout.write(f"|{' --- |' * 9}\n")
-        for number in range(given.first, given.first + given.rounds):
+        for number in range(given.first, given.first + given.rounds * given.step, given.step):
             with (
                 tempfile.TemporaryDirectory(prefix="brand-", dir="/tmp") as left,
                 tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as here,
@@ -212,12 +211,26 @@ def main() -> None:
                 except AssertionError:
                     played = Round(number, "one" if number % 2 else "ten", wrong=traceback.format_exc())
             rounds.append(asdict(played))
-            cells = [number, f"{played.server}, {played.most_servers}", ", ".join(played.killed), played.resumed]
-            cells += [played.batches, f"{played.arena_mb:.1f}", f"{played.rest_mb:.1f}", played.seconds, played.wrong]
-            sys.stdout.write(f"| {' | '.join(map(str, cells))} |\n")
+            row = [
+                number,
+                f"{played.server}, {played.most_servers} at a time",
+                ", ".join(played.killed),
+                played.resumed,
+            ]
+            row += [
+                played.batches,
+                f"{played.arena_mb:.1f}",
+                f"{played.rest_mb:.1f}",
+                played.seconds,
+                bool(played.wrong),
+            ]
+            rows.append(list(map(str, row)))
+            sys.stdout.write(f"{' | '.join(rows[-1])} {played.wrong}\n")
             sys.stdout.flush()
+    columns = ["round", "servers", "killed", "resumed", "batches", "shared, MB", "rest, MB", "s", "wrong"]
+    harness.show("Ten jobs\n" + harness.table(columns, rows))
     if given.out:
-        given.out.write_text(json.dumps({"argv": sys.argv[1:], "rounds": rounds}, indent=1))
+        harness.save(given.out, __doc__, {"seed": given.seed}, [], rounds)
     sys.exit(any(each["wrong"] for each in rounds))
 
 

@@ -150,7 +150,7 @@ def _is_cut_wav(data: memoryview) -> bool:
     at = 12
     while at + 8 <= len(data):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
-        if data[at : at + 4] == b"data":
+        if bytes(data[at : at + 4]) == b"data":
             return at + 8 + size > len(data) and size not in _UNSTATED
         at += 8 + size + size % 2
     return False
