@@ -44,8 +44,14 @@ def loader_of(data: BrandDataset, sampler: BrandSampler, how: str) -> Any:
     workers, _, start = how.partition(":")
     if not start:
         return BrandLoader(data, BATCH, sampler=sampler)
-    more = {"multiprocessing_context": start, "worker_init_fn": ignore_ends} if start != "none" else {}
+    more: dict[str, Any] = {"multiprocessing_context": start, "worker_init_fn": ignore_ends} if start != "none" else {}
     return DataLoader(data, BATCH, sampler=sampler, num_workers=int(workers), **more)
+
+
+def wait_for_line(told: threading.Event) -> None:
+    """From the test."""
+    os.read(0, 1)
+    told.set()
 
 
 def train(path: str, saved: Path, how: str, server: str, at: int, later: int, epochs: int) -> None:
@@ -66,7 +72,7 @@ def train(path: str, saved: Path, how: str, server: str, at: int, later: int, ep
         for (numbers,) in loader:
             if step == at:
                 say(f"ready {data._source.port.client.server().process}")
-                threading.Thread(target=lambda: (os.read(0, 1), told.set()), daemon=True).start()
+                threading.Thread(target=wait_for_line, args=(told,), daemon=True).start()
             step += 1
             found += numbers.tolist()
             trained += len(numbers)

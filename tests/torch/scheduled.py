@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -38,12 +39,10 @@ def connect(library: str) -> tuple[int, int, Callable[[int], int]]:
             return int(tensor)
 
         return rank, ranks, largest
-    import jax
-    from jax.experimental.multihost_utils import process_allgather
-
+    jax, gather = import_module("jax"), import_module("jax.experimental.multihost_utils").process_allgather
     coordinator = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     jax.distributed.initialize(coordinator, int(os.environ["PROCESSES"]), int(os.environ["PROCESS"]))
-    return *find_rank(None, None), lambda number: int(process_allgather(torch.tensor(number).numpy()).max())
+    return *find_rank(None, None), lambda number: int(gather(torch.tensor(number).numpy()).max())
 
 
 def train(path: str, folder: Path, library: str) -> None:

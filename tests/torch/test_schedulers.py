@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def store() -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def started(command: list[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def started(command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process in a session of its own, so that no signal of a scheduler reaches the tests."""
     return subprocess.Popen(command, env=environment() | variables, start_new_session=True)
 
@@ -54,7 +53,10 @@ def started(command: list[str], variables: Mapping[str, str]) -> subprocess.Pope
 def trains(folder: Path, ranks: int, *processes: subprocess.Popen[bytes]) -> list[int]:
     """Wait until all ranks train; their processes."""
     marks = [folder / f"trains.{rank}" for rank in range(ranks)]
-    ready = lambda: all(mark.exists() and mark.read_text() for mark in marks)  # noqa: E731
+
+    def ready() -> bool:
+        return all(mark.exists() and mark.read_text() for mark in marks)
+
     wait_until(lambda: ready() or any(process.poll() is not None for process in processes), "all ranks train")
     assert ready()
     return [int(mark.read_text()) for mark in marks]
