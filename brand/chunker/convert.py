@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
@@ -19,9 +19,7 @@ from brand.chunker.importers.beside import images_source
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.finding import place_of
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
-from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
-from brand.chunker.importers.utterances import Utterances
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
@@ -53,6 +51,9 @@ from brand.formats.preparation import DecodeImage, defaults_of
 from brand.formats.publish import storage_errors
 from brand.formats.record import Records, encode_columns
 from brand.stores.url import is_url, parse_url
+
+if TYPE_CHECKING:
+    from brand.chunker.importers.tables import Table
 
 
 def convert_images(
@@ -122,6 +123,8 @@ def convert_audio(
         if request.table is None or (kind := kind_of_manifest(request.table)) is None:
             return _convert_folder(request, dst, on_progress)
         _check_dry_run(request.options)
+        from brand.chunker.importers.utterances import Utterances  # most conversions have no manifest
+
         source = Utterances(SpeechManifest(kind, request.table, request.columns, request.dialect), request.root)
         return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
@@ -272,6 +275,8 @@ def pack_samples(
     label: str = "",
 ) -> Report:
     """Do the work of `pack`, with the options of a conversion."""
+    from brand.chunker.importers.tables import table_of  # not for the other conversions: many modules
+
     table = table_of(samples, schema, label)
     if table is None and schema is None:
         raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")

@@ -303,6 +303,8 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
         if codec == "ndarray":
             pieces = list(map(array_parts, values))
             return [[head for head, _ in pieces], [elements for _, elements in pieces]]
+        if encode in (encode_bytes, encode_image) and set(map(type, values)) == {bytes}:
+            return [list(values)]
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
         return [list(map(str.encode if codec == "str" else encode, values))]
     except Exception:  # also RuntimeError, which PyTorch raises for a tensor that needs a gradient

@@ -415,6 +415,34 @@ def test_a_generator_may_fill_several_memories_in_turn(memories: int) -> None:
     assert [decode_ndarray(record[4:])[0] for record in stored] == list(range(3000))
 
 
+@pytest.mark.parametrize("first", [1, 5, 1023])
+def test_a_generator_may_change_from_constants_to_a_list_that_it_fills(first: int) -> None:
+    """And back, in the first block."""
+
+    def samples() -> Iterator[dict[str, Any]]:
+        listed = [0]
+        for number in range(2400):
+            listed[0] = number
+            yield {"n": number, "x": str(number) if number < first or number >= 2200 else listed}
+
+    schema = Schema.parse({"n": "int", "x": "json"})
+    stored = [record for block in encoded(samples(), schema) for record in block]
+    assert stored == [record for sample in samples() for record in encode_records(schema, [dict(sample)], [0])]
+
+
+def test_a_dict_of_constants_that_is_filled_late_is_noticed() -> None:
+    """Also if all samples of the first block are equal."""
+    sample = {"n": 0}
+
+    def samples() -> Iterator[dict[str, int]]:
+        for number in range(3000):
+            sample["n"] = max(0, number - 1500)
+            yield sample
+
+    stored = [record for block in encoded(samples(), Schema.parse({"n": "int"})) for record in block]
+    assert len(set(stored)) == 1500
+
+
 def _filled_again(kind: str) -> Iterator[dict[str, Any]]:
     """Samples 0 to 2,000, in one memory."""
     array, sample, view, listed = np.zeros(3, np.int16), dict[str, Any](), bytearray(3), [0]

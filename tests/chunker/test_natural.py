@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from brand import pack
-from brand.chunker.importers.natural import codec_of_bytes, common_codec
+from brand.chunker.importers.natural import codec_of_bytes, common_codec, fits_of_cells, fitted
 from brand.chunker.importers.times import duration_text
 from brand.errors import SchemaError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
@@ -184,6 +184,27 @@ def test_times_of_pandas_are_those_of_arrow(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "pandas") == rows_of(tmp_path / "arrow")
     assert codecs_of(tmp_path / "pandas") == codecs_of(tmp_path / "arrow")
     assert rows_of(tmp_path / "pandas")[0]["big"] == str(2**64 - 1)
+
+
+CELLS = [
+    *("0", "-0", "7", "-7", "007", "5.", ".5", "-.5", "-0.5", "00.5", "1.50", "1e5", "1e-05", "1E+3", "+5", " 5", "5 "),
+    *("1\n", "1_0", "1,2", "", "-", "--1", "1-2", "1.2.3", "nan", "inf", "-inf", "NaN", "\u0663", "9007199254740991"),
+    *("9007199254740992", "9007199254740993", "-9223372036854775808", "9223372036854775807", "9223372036854775808"),
+    *("9" * 15, "9" * 17, "9" * 400, "9" * 400 + ".0", "9" * 5000, "0.1", "1" * 30 + ".5", "x"),
+]
+
+
+@examples(300)
+@given(
+    cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4),
+    codec=st.sampled_from(["int", "float"]),
+)
+def test_cells_of_a_column_are_what_each_cell_is_alone(cells: list[str], codec: str) -> None:
+    """Many cells are converted together; the result, also which cells do not fit, is that of one by one."""
+    fit = fits_of_cells({"x": codec})["x"]
+    alone = [fit(cell) for cell in cells]
+    together = fitted(cells, fit)
+    assert repr(together.tolist() if isinstance(together, np.ndarray) else together) == repr(alone)
 
 
 @examples(100)

@@ -7,9 +7,9 @@ The bytes of a text, of a file's contents and of an array are known before they 
 (JSON, lists) are not: one of sixteen is looked at, and the largest record of a block limits the number of samples of
 the next block.
 
-A generator may fill the same arrays, or the same dicts, again and again. So the samples of the first block are encoded
-one by one, each before the next one is asked for, and once more together. If that gives other records, then samples of
-a block are in one memory, and each sample is encoded before the next.
+A generator may fill the same arrays, or the same dicts, again and again. So each sample of the first block is copied,
+if it is a dict of constants, or encoded before the next one is asked for; all are compared with what they hold at the
+end. If one has changed, then samples share memory, and each sample of the generator is encoded before the next.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _SELDOM: Final = 16
 """Of this many nested values, one is looked at, because that takes time."""
 _GROWTH: Final = 8
 _LOOKED_AT: Final = 8
+_CONSTANTS: Final = frozenset((str, bytes, int, float, bool, type(None)))
+"""Types of values that cannot change."""
 _NUMBER_BYTES: Final = 32
 """Bytes of a Python number and its place in a list."""
 
@@ -49,59 +51,82 @@ def encoded(
     """
     iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
-    alone = not isinstance(samples, list | tuple)
-    trial = _FirstBlock(schema) if alone else None
+    trial = None if isinstance(samples, list | tuple) else _FirstBlock(schema)
+    alone = trial is not None
     while block := pull.next(iterator, 1 if alone else most, partial(_called, numbers, done)):
-        records = encode_records(schema, block, _called(numbers, done, len(block)))
-        if pull.nested:
-            most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
+        called = _called(numbers, done, len(block))
         done += len(block)
-        if trial is not None and trial.takes(block[0], records):
-            if not trial.full:
-                continue
+        if trial is None:
+            records = encode_records(schema, block, called)
+        elif (single := trial.take(block[0], called)) is not None:
+            if trial.samples:
+                yield trial.records()
+            trial, records = _FirstBlock(schema, plain=False), single
+        elif trial.full:
             records, alone, trial = trial.records(), trial.changed(), None
-        elif trial is not None and trial.taken:
-            yield trial.records()
-            trial = _FirstBlock(schema)
+        else:
+            continue
+        if pull.nested:
+            most = min(MOST_SAMPLES, _GROWTH * len(records), max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
         del block  # large samples are freed before their records are written
         yield records
         del records
-    if trial is not None and trial.taken:
+    if trial is not None and trial.samples:
         yield trial.records()
 
 
 class _FirstBlock:
-    """The samples of a first block, each with the record that it had when it was the last one."""
+    """The samples of a first block, each with what it held when it was the last one.
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema, self._bytes = schema, 0
-        self.taken: list[tuple[Mapping[str, Any], Records]] = []
+    That is a copy of the sample while all are dicts of constants (`plain`), else its record.
+    """
 
-    def takes(self, sample: Mapping[str, Any], records: Records) -> bool:
-        """Take a sample, unless it is as large as a block: it is always encoded alone."""
+    def __init__(self, schema: Schema, *, plain: bool = True) -> None:
+        self._schema, self._plain, self._bytes = schema, plain, 0
+        self.samples: list[Mapping[str, Any]] = []
+        self._numbers: list[int] = []
+        self._copies: list[dict[str, Any]] = []
+        self._records: list[Records] = []
+
+    def take(self, sample: Mapping[str, Any], called: Sequence[int]) -> Records | None:
+        """Take a sample, or return its record if it is as large as a block, or the first that is not plain."""
+        plain = self._plain and type(sample) is dict and _CONSTANTS.issuperset(map(type, sample.values()))
+        if not self.samples:
+            self._plain = plain
+        records = None if plain else encode_records(self._schema, [sample], called)
         # The pixels of a picture may be many times its record.
-        size = max(int(records.sizes[0]), sum(bytes_of(sample[name]) for name in self._schema.names))
-        if size < BLOCK_BYTES:
-            self.taken.append((sample, records))
-            self._bytes += size
-        return size < BLOCK_BYTES
+        size = max(sum(map(bytes_of, sample.values())), 0 if records is None else int(records.sizes[0]))
+        if size >= BLOCK_BYTES or plain != self._plain:
+            return encode_records(self._schema, [sample], called) if records is None else records
+        if records is None:
+            self._copies.append(dict(sample))
+        else:
+            self._records.append(records)
+        self.samples.append(sample)
+        self._numbers.extend(called)
+        self._bytes += size
+        return None
 
     @property
     def full(self) -> bool:
-        return len(self.taken) == MOST_SAMPLES or self._bytes >= BLOCK_BYTES
+        return len(self.samples) == MOST_SAMPLES or self._bytes >= BLOCK_BYTES
 
     def records(self) -> Records:
-        """Return these records, one after the other."""
-        sizes = np.array([int(records.sizes[0]) for _, records in self.taken], np.int64)
-        return Records.side_by_side(together([records.view(0) for _, records in self.taken]), sizes)
+        """Return the records of the samples, as they were, one after the other."""
+        if self._plain:
+            return encode_records(self._schema, self._copies, self._numbers)
+        sizes = np.array([int(records.sizes[0]) for records in self._records], np.int64)
+        return Records.side_by_side(together([records.view(0) for records in self._records]), sizes)
 
     def changed(self) -> bool:
-        """Return whether the samples have other records now."""
+        """Return whether samples changed when later ones were made."""
+        if self._plain:
+            return len(set(map(id, self.samples))) < len(self.samples) or self.samples != self._copies
         try:
-            again = encode_records(self._schema, [sample for sample, _ in self.taken], range(len(self.taken)))
+            again = encode_records(self._schema, self.samples, self._numbers)
         except SchemaError:
             return True
-        return any(bytes(again.view(at)) != bytes(then.view(0)) for at, (_, then) in enumerate(self.taken))
+        return any(bytes(again.view(at)) != bytes(then.view(0)) for at, then in enumerate(self._records))
 
 
 class _Pull:
@@ -120,17 +145,15 @@ class _Pull:
         `called` returns the numbers of so many samples. An error of the iterator gets a note with that of the sample.
         """
         block: list[Mapping[str, Any]] = []
-        plain, single, nested, held = self.plain, self.single, self.nested, 0
+        plain, others, held = self.plain, bool(self.single or self.nested), 0
         try:
             for sample in islice(iterator, most):
                 block.append(sample)
                 try:
                     for name in plain:
                         held += len(sample[name])
-                    for name in single:
-                        held += bytes_of(sample[name])
-                    if nested and not len(block) % _SELDOM:
-                        held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
+                    if others:
+                        held += self._bytes_of_others(sample, len(block))
                 except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
                     break
                 if held >= BLOCK_BYTES:
@@ -139,6 +162,11 @@ class _Pull:
             error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
             raise
         return block
+
+    def _bytes_of_others(self, sample: Mapping[str, Any], count: int) -> int:
+        """Return the bytes of fields that are not plain, or an estimate for several samples; `count` is its number."""
+        held = sum(bytes_of(sample[name]) for name in self.single)
+        return held if count % _SELDOM else held + _SELDOM * sum(bytes_of(sample[name]) for name in self.nested)
 
 
 def _called(numbers: Sequence[int] | None, done: int, count: int) -> Sequence[int]:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -173,17 +174,14 @@ def scan_folder(
     others = _Others.of(options) if images and classes is not None else _Others("", ())
     writer, total, used = ListingWriter(work), 0, set[int]()
     for top in tops:
-        batch: list[SourceFile] = []
-        for file in scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None):
-            batch.append(file)
-            total += file.size
-            used.add(file.label)
-            others.see(file.key)
+        files = scan.files_below(top, label_of, leaf=options.leaf_classes and classes is not None)
+        while batch := list(islice(files, _FILES_A_STEP)):
+            writer.add(batch)
+            total += sum(file.size for file in batch)
+            used.update(file.label for file in batch)
+            others.see([file.key for file in batch])
             if len(batch) == _FILES_A_STEP:
-                writer.add(batch)
-                batch = []
                 on_progress(StageProgress("scan", writer.count, None, total, None))
-        writer.add(batch)
     listing = writer.close()
     scan.add_faults()
     if options.split is None:
@@ -221,16 +219,15 @@ class _Others:
             return cls("timm", (".png", ".jpg", ".jpeg"))
         return cls("ImageFolder", (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"))
 
-    def see(self, key: str) -> None:
-        """Count a file."""
+    def see(self, keys: Sequence[str]) -> None:
+        """Count files."""
         if not self.endings:
             return
-        if not key.lower().endswith(self.endings):
-            self.left_out += 1
-            self.examples = self.examples[0] or key, self.examples[1]
-        if key.count("/") > 1:
-            self.deep += 1
-            self.examples = self.examples[0], self.examples[1] or key
+        left_out = [key for key in keys if not key.lower().endswith(self.endings)]
+        deep = [key for key in keys if key.count("/") > 1]
+        self.left_out += len(left_out)
+        self.deep += len(deep)
+        self.examples = self.examples[0] or "".join(left_out[:1]), self.examples[1] or "".join(deep[:1])
 
     def noticed(self, options: Options) -> Iterator[Noticed]:
         """Yield the facts."""
@@ -379,7 +376,7 @@ class _Scan(_Findings):
 
     def _usable(self, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
         sidecar_of, text_of = dict[str, int](), dict[str, str]()
-        if self.sidecars:
+        if self.sidecars and any(name.endswith(self.sidecars) for name in names):
             if TEXTS_OF_FOLDER in self.sidecars:
                 text_of = self._texts_of(folder, names)
                 names = [name for name in names if not name.endswith(TEXTS_OF_FOLDER)]

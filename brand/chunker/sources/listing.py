@@ -134,9 +134,13 @@ class Listing:
 
     def key(self, index: int) -> str:
         """Return the path of a file below the source folder."""
-        entry = self.entries[index]
-        at = int(entry["name_at"])
-        return self._names[at : at + int(entry["name_size"])].tobytes().decode()
+        return self.keys(self.entries[index : index + 1])[0]
+
+    def keys(self, entries: NDArray[np.void]) -> list[str]:
+        """Return the paths of the files of these rows, below the source folder."""
+        names, at = self._names.data, entries["name_at"].tolist()
+        ends = (entries["name_at"] + entries["name_size"]).tolist()
+        return [str(names[low:high], "utf-8") for low, high in zip(at, ends, strict=True)]
 
     def text(self, index: int) -> bytes:
         """Return the transcript of a file from a table, in UTF-8; empty if there is none."""

@@ -50,6 +50,8 @@ _SAMPLES_HELD: Final = 8
 
 Texts take the most: bytes, a line, its value, and three steps on the way to a record.
 """
+_MEASURED: Final = 64
+"""Samples whose sizes are looked at."""
 LEAST_BYTES: Final = 32 << 20
 """The fewest stored bytes of a stretch; smaller shards are joined."""
 _VERSION: Final = 4
@@ -243,11 +245,13 @@ def exchange(
 
 
 def _sample_bytes(source: Shards) -> int:
-    """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
+    """Return the mean size of the first samples; 0 if it cannot be read, which `make_part` reports."""
     with suppress(SourceError):
         for block in source.read(0) if source.shards else ():
             if isinstance(block, Block) and len(block):
-                return sum(sum(map(bytes_of, values)) for values in block.columns.values()) // len(block)
+                some = min(len(block), _MEASURED)
+                sizes = (sum(map(bytes_of, values[:some])) for values in block.columns.values())
+                return sum(sizes) // some
     return 0
 
 

@@ -40,7 +40,7 @@ NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {}
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
 _ENTRIES_AT_ONCE: Final = 1 << 18
-_Files = tuple[Buffer | SourceError, Buffer | SourceError | None, Buffer | SourceError | None]
+_Files = tuple[str, Buffer | SourceError, Buffer | SourceError | None, Buffer | SourceError | None]
 """Contents of a file, and of the text and the JSON next to it."""
 
 
@@ -159,10 +159,9 @@ class FolderSource(Source):
         for index, files in zip(indices.tolist(), self._contents(indices), strict=True):
             try:
                 self._record(index, files)
-                check_file(self.file_field, intact(files[0]))
+                check_file(self.file_field, intact(files[1]))
             except SourceError as error:
-                key = self.listing.key(index)
-                yield index, error.reason if error.path == key else f"{error.path}: {error.reason}"
+                yield index, error.reason if error.path == files[0] else f"{error.path}: {error.reason}"
             except ValueError as error:
                 yield index, str(error)
 
@@ -172,15 +171,15 @@ class FolderSource(Source):
         return Records.side_by_side(together(list(chain.from_iterable(parts))), sizes)
 
     def _contents(self, indices: Indices) -> Iterator[_Files]:
-        """Yield the contents of each file, and of its text and its JSON if these are in files next to it."""
-        entries, key = self.listing.entries[indices], self.listing.key
-        numbers = indices.tolist()
-        facts = zip(numbers, entries["size"].tolist(), entries["modified_ns"].tolist(), strict=True)
-        wanted = [FileFacts(key(index), size, mark) for index, size, mark in facts]
-        if not (self.with_text or self.with_json):
-            yield from ((data, None, None) for data in contents(self.root, wanted))
+        """Yield key and contents of each file, and of its text and its JSON if these are in files next to it."""
+        entries = self.listing.entries[indices]
+        facts = self.listing.keys(entries), entries["size"].tolist(), entries["modified_ns"].tolist()
+        wanted = list(map(FileFacts, *facts))
+        if not ((self.with_text or self.with_json) and entries["sidecar"].any()):
+            for file, data in zip(wanted, contents(self.root, wanted), strict=True):
+                yield file.key, data, None, None
             return
-        beside = [self._beside(index) for index in numbers]
+        beside = [self._beside(index) for index in indices.tolist()]
         read = contents(
             self.root,
             [
@@ -189,8 +188,8 @@ class FolderSource(Source):
                 for each in (file, *(FileFacts(name, UNKNOWN, 0) for name in names if name))
             ],
         )
-        for text, told in beside:
-            yield next(read), next(read) if text else None, next(read) if told else None
+        for file, (text, told) in zip(wanted, beside, strict=True):
+            yield file.key, next(read), next(read) if text else None, next(read) if told else None
 
     def _beside(self, index: int) -> tuple[str, str]:
         """Return the paths of the text and of the JSON next to a file; an empty text if there is none."""
@@ -238,33 +237,29 @@ class FolderSource(Source):
         self.listing = self.listing.without(mask)
         self.stretches = (len(self.listing),)
 
-    def _check_kind(self, index: int, data: Buffer) -> None:
-        missing = missing_decoder(data) if self.file_field == "audio" else ""
-        found = missing or misfit(self.file_field, data)
-        if found:
-            raise SourceError(self.listing.key(index), found)
-
     def _record(self, index: int, files: _Files) -> tuple[Buffer, ...]:
-        data = intact(files[0])
-        self._check_kind(index, data)
+        key, data = files[0], intact(files[1])
+        found = (missing_decoder(data) if self.file_field == "audio" else "") or misfit(self.file_field, data)
+        if found:
+            raise SourceError(key, found)
         payloads: list[Buffer] = [data]
         if self.with_text:
-            payloads += [self._text(index, files[1]), *self.listing.values(index)]
-        payloads += [self._json(index, files[2])] if self.with_json else []
+            payloads += [self._text(index, files[2]), *self.listing.values(index)]
+        payloads += [self._json(index, files[3])] if self.with_json else []
         fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
-        fixed += [self._seconds(index, data)] if self._with_duration else []
+        fixed += [self._seconds(key, data)] if self._with_duration else []
         if self.rows is not None:
             numbers, values = split_record(self.rows, self.listing.text(index))
             fixed += numbers
             payloads += values
-        payloads.append(self.listing.key(index).encode())
+        payloads.append(key.encode())
         return record_parts(self.schema, fixed, payloads)
 
-    def _seconds(self, index: int, data: Buffer) -> float:
+    def _seconds(self, key: str, data: Buffer) -> float:
         try:
             return duration(data)
         except ValueError as error:
-            raise SourceError(self.listing.key(index), str(error)) from error
+            raise SourceError(key, str(error)) from error
 
     def _text(self, index: int, data: Buffer | SourceError | None) -> bytes:
         if data is None:

@@ -25,6 +25,8 @@ from brand.formats.noticed import Noticed
 
 QUOTES: Final = ("none", "double", "single")
 _CHUNK_BYTES: Final = 1 << 20
+_FIRST_BYTES: Final = 1 << 16
+"""Bytes read first: some callers look at the first rows only."""
 MOST_CHARACTERS: Final = 64 << 20
 """The longest row of several lines."""
 _KEPT_QUOTES: Final = "{count} row[s] [has|have] cells in quotes, and the quotes are kept: --quote double removes them"
@@ -130,7 +132,9 @@ class TextTable:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows in batches, and each bad row as one of its own."""
-        while self._again or (chunk := self._stream.readlines(_CHUNK_BYTES)):
+        size = _FIRST_BYTES
+        while self._again or (chunk := self._stream.readlines(size)):
+            size = min(2 * size, _CHUNK_BYTES)
             first = self._line
             rows = None if self._again else self._together(chunk)
             if rows is not None:
