@@ -67,6 +67,9 @@ class ArrayLoader(BatchLoader):
         self.dataset, self.drop_last, self.collate_fn = dataset, drop_last, collate_fn
         self._prepare(batch_sampler, num_workers, prefetch_batches)
 
+    def __repr__(self) -> str:
+        return self._shown()
+
     def _form(self) -> ArrayForm:
         return ArrayForm()
 

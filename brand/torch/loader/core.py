@@ -93,7 +93,8 @@ class BatchLoader(ABC):
         self._epoch: LoaderIteration | None = None
         self._gate: Gate | None = None
 
-    def __repr__(self) -> str:
+    def _shown(self) -> str:
+        """Return the loader as a text, for `repr`."""
         begun = counted(self._iterations, "iteration")
         return f"{type(self).__name__}({self.dataset!r}, {self.batch_size}, sampler={self.sampler!r}, {begun} begun)"
 

@@ -74,6 +74,9 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         self.pin_memory = pin_memory
         self._prepare(batch_sampler, num_workers, prefetch_batches)
 
+    def __repr__(self) -> str:
+        return self._shown()
+
     def _form(self) -> TensorForm:
         return TensorForm(pin_memory=self.pin_memory)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -20,13 +21,12 @@ _NO_PROFILE: Final = nullcontext()
 """Replaces a profiler span, which costs 5 us for each batch."""
 
 
+@dataclass(frozen=True)
 class TensorForm(BatchForm):
     """Batches of tensors; `pin_memory`: whether in page-locked memory."""
 
     collate = staticmethod(default_collate)
-
-    def __init__(self, *, pin_memory: bool) -> None:
-        self._pins = pin_memory and torch.cuda.is_available()
+    pin_memory: bool
 
     def array(self, values: NDArray[Any]) -> torch.Tensor:
         """Return an array in this form."""
@@ -42,7 +42,7 @@ class TensorForm(BatchForm):
 
     def locked(self, batch: Any) -> Any:
         """Return a batch in page-locked memory, if the loader has this option."""
-        return pinned(batch) if self._pins else batch
+        return pinned(batch) if self.pin_memory and torch.cuda.is_available() else batch
 
 
 def pinned(value: Any) -> Any:
