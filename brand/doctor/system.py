@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Final
 
 from brand.anonymous import FUTURE_WRITE, SHARED_FILES
+from brand.available import available_bytes, group_bytes
 from brand.doctor.packages import NO_TEMPORARY, CheckResult
 from brand.errors import BrandError, counted, size
+from brand.groups import processors_allowed, read_limits, tasks_allowed
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
-from brand.node.setup.groups import processors_allowed, read_limits, tasks_allowed
-from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
+from brand.node.setup.memory import DEFAULT_SHARE
 from brand.storage.io.device import IN_MEMORY, mount_of
 from brand.storage.io.files import USUAL_LIMIT
 from brand.storage.io.pagecache import CachedFile

@@ -9,8 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
+from brand.available import available_bytes
 from brand.errors import UsageError
-from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, memory_bytes, parse_size
+from brand.node.setup.memory import DEFAULT_SHARE, memory_bytes, parse_size
 
 UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from brand.available import available_bytes
 from brand.chunker.importers.arrow import array_of, arrow, arrow_errors, arrow_file, intact, is_made, validated
 from brand.chunker.importers.arrowfields import MOST_ROWS, ArrowFields, ArrowShards, first_arrays
 from brand.chunker.importers.fields import FieldMapping
@@ -28,7 +29,6 @@ from brand.chunker.sources.objects import ObjectPath, SourcePath, source_path
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.chunker.sources.splits import ALL, choose
 from brand.errors import SourceError, UsageError, counted
-from brand.node.setup.memory import available_bytes
 from brand.printable import printable
 
 STRETCH_BYTES: Final = 64 << 20

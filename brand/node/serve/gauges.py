@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from brand.available import memory_left
 from brand.errors import size
+from brand.groups import PROC
 from brand.node.decide.state.counters import ReadCounters
 from brand.node.serve.lifetime import processes_known
 from brand.node.serve.loops import CELL_S, LOOK_S, MOST_CELLS
-from brand.node.setup.groups import PROC
-from brand.node.setup.memory import memory_left
 from brand.reprs import Reprs
 from brand.storage.profile.profile import Profile, bandwidth, is_assumed
 

@@ -2,7 +2,6 @@
 
 server_spec  the specification of a server, of a node of a cluster, and its certificates
 memory       how much memory samples may take
-groups       the limits of control groups
 measure      the page size, the pages of each sample, and the home node of each sample
 choose       orders and read sizes that users rarely set
 caching      the cache folder

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from brand.available import available_bytes
 from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.reads.operations import StorageFacts
 from brand.node.memory.pages import ROW_BYTES, page_bytes
-from brand.node.setup.memory import Memory, available_bytes, check_memory, memory_bytes, remote_bytes
+from brand.node.setup.memory import Memory, check_memory, memory_bytes, remote_bytes
 from brand.orders.base.policy import Setting
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption, choice_of

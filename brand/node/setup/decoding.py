@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from brand.available import available_bytes
 from brand.errors import UsageError
 from brand.node.memory.allocator import Allocator
-from brand.node.setup.memory import Memory, available_bytes, memory_bytes, parse_size
+from brand.node.setup.memory import Memory, memory_bytes, parse_size
 from brand.node.wire.decoding import PAGE
 
 COMMON_SHARE: Final = 4
