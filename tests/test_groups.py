@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.groups import group_folders, processors_allowed, read_limits, tasks_allowed
 from brand.available import group_bytes
+from brand.groups import group_folders, processors_allowed, read_limits, tasks_allowed
 from tests.node.test_memory import GIB, Machine
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import threading
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.utils.data import default_collate
 
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader
+from brand.torch.loader.assigned import assigned_by
 from brand.torch.loader.copies import LARGE_BYTES, LARGE_ITEMS, MOST_OBJECTS, copy_for_thread
 from tests.torch.support import make_samples, make_set
 
@@ -250,6 +252,86 @@ def test_what_is_copied() -> None:
     assert new[1]["a"] is not ring[1]["a"]
     assert torch.equal(new[2], ring[2])
     assert new[2].data_ptr() != ring[2].data_ptr()
+
+
+LAST = -1
+STATE: Any = types.ModuleType("state")
+
+
+class Window:
+    last = -1
+
+    def __init__(self) -> None:
+        Window.last = -1  # once, not for each sample
+
+    def on_type(self, sample: Any) -> Any:
+        type(self).last = sample
+        return type(self).last
+
+    def on_class(self, sample: Any) -> Any:
+        self.__class__.last = sample
+        Window.last += 1
+        return sample
+
+    def by_a_function(self, sample: Any) -> Any:
+        return writes_a_global(sample)
+
+    def on_itself(self, sample: Any) -> Any:
+        self.window = np.zeros(3)
+        self.window[0] = sample
+        return sample
+
+
+def writes_a_global(sample: Any) -> Any:
+    global LAST
+    LAST = sample
+    return sample
+
+
+def writes_to_a_module(sample: Any) -> Any:
+    STATE.last = sample
+    return sample
+
+
+def reads_only(sample: Any, *, state: tuple[int, ...] = (1,)) -> Any:
+    return sample, LAST, Window.last, STATE, state
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (writes_a_global, ["LAST"]),
+        (writes_to_a_module, ["STATE.last"]),
+        (lambda sample: writes_to_a_module(sample), ["STATE.last"]),
+        (reads_only, []),
+        (Window(), ["LAST", "Window.last", "__class__.last", "type(self).last"]),
+        (Remembers(), []),
+        (torch.nn.Dropout(), []),
+        (default_collate, []),
+    ],
+)
+def test_what_threads_share_because_the_code_assigns_it(function: Any, names: list[str]) -> None:
+    assert assigned_by(function) == names
+
+
+def test_what_is_assigned_is_said(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Once; values of the object itself, and defaults of a function, are right."""
+
+    def with_default(sample: tuple[int], state: list[int] = [0]) -> tuple[int, int]:  # noqa: B006 - as users do
+        state[0] = sample[0]
+        for _ in range(20):
+            os.sched_yield()
+        return sample[0], state[0]
+
+    for transform, texts in (
+        (writes_to_a_module, ["transform assigns STATE.last, which all threads share"]),
+        (with_default, []),
+    ):
+        with caplog.at_level(logging.WARNING, "brand"):
+            caplog.clear()
+            batches = [batch for _ in range(2) for batch in BrandLoader(opened(server, transform), 40, num_workers=8)]
+        assert [record.getMessage().partition(". If")[0] for record in said(caplog)] == texts
+        assert texts or all(torch.equal(*batch) for batch in batches)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

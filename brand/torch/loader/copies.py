@@ -15,7 +15,6 @@ import copy
 import dis
 import logging
 import random
-import sysconfig
 import threading
 import types
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.torch.data.drawable import Drawable
+from brand.torch.loader.assigned import INSTALLED, assigned_by
 from brand.torch.pytorch import torch, torch_types
 
 MOST_OBJECTS: Final = 20_000
@@ -40,7 +40,7 @@ _CONSTANT: Final = (
     *(types.ModuleType, types.BuiltinFunctionType, Drawable),
     *torch_types("dtype", "device"),
 )
-_INSTALLED: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_PLAIN: Final = (list, set, dict, tuple, frozenset, np.ndarray, *torch_types("Tensor", "Generator"))
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _TORCH_RANDOM: Final = torch_types("Generator")
 _RANDOM: Final = (np.random.Generator, np.random.RandomState, random.Random, *_TORCH_RANDOM)
@@ -79,6 +79,8 @@ def copy_for_thread(function: Any, name: str) -> ThreadCopy:
         return ThreadCopy(function)
     for kind in copier.refused:
         _warn(f"{name} refers to an object of {kind}, which cannot be copied, so all threads share this object")
+    for assigned in copier.assigned:
+        _warn(f"{name} assigns {assigned}, which all threads share")
     return copied
 
 
@@ -102,6 +104,8 @@ class _Copier:
         self.generators: list[Any] = []
         self.refused: set[str] = set()
         """Names of the classes whose objects cannot be copied, and are shared."""
+        self.assigned: set[str] = set()
+        """Global variables, and attributes of classes and modules, that a function assigns."""
         self._known: dict[int, Any] = {}
         """Copies by the number of the original: a memo as `copy.deepcopy` has one."""
         self._originals: list[Any] = []
@@ -115,6 +119,8 @@ class _Copier:
             if len(self._originals) > MOST_OBJECTS:
                 raise RuntimeError(f"it refers to more than {MOST_OBJECTS:,} objects")
             self._known[id(value)] = self._copied(value)
+            if not isinstance(value, _PLAIN):
+                self.assigned.update(assigned_by(value))
         return self._known[id(value)]
 
     def _copied(self, value: Any) -> Any:
@@ -186,12 +192,12 @@ class _Copier:
         new_cells = tuple(types.CellType() for _ in cells)
         scope = dict(function.__globals__)
         new = types.FunctionType(
-            function.__code__, scope, function.__name__, function.__defaults__, new_cells if cells else None
+            function.__code__, scope, function.__name__, self.copy(function.__defaults__), new_cells if cells else None
         )
-        new.__kwdefaults__ = function.__kwdefaults__
+        new.__kwdefaults__ = self.copy(function.__kwdefaults__)
         vars(new).update(vars(function))
         self._known[id(function)] = new
-        changed = False
+        changed = new.__defaults__ is not function.__defaults__ or new.__kwdefaults__ is not function.__kwdefaults__
         for old, cell in zip(cells, new_cells, strict=True):
             try:
                 content = old.cell_contents
@@ -199,7 +205,7 @@ class _Copier:
                 continue
             cell.cell_contents = self.copy(content)
             changed |= cell.cell_contents is not content
-        named = () if function.__code__.co_filename.startswith(_INSTALLED) else _global_names(function.__code__)
+        named = () if function.__code__.co_filename.startswith(INSTALLED) else _global_names(function.__code__)
         for name in sorted(set(named) & set(scope)):
             scope[name] = self.copy(function.__globals__[name])
             changed |= scope[name] is not function.__globals__[name]
