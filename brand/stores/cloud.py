@@ -309,7 +309,7 @@ class CloudStore(Reprs, shows="url _versions _renewed_s"):
             if self._clients is not expired:
                 return True  # by another thread
             now_s = time.monotonic()
-            if now_s - self._renewed_s < _RENEW_S:
+            if now_s - self._renewed_s < _RENEW_S or self.url.scheme in ("http", "https"):  # these have none to find
                 return False
             self._renewed_s = now_s
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from brand.errors import size
-from tests.containers.container import needs_root, run
+from tests.containers.container import ROOT, needs_root, run
 from tests.containers.table import REHEARSALS, Rehearsal, table
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S
@@ -38,7 +39,10 @@ def photos_here(photos_set: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def plain(photos_here: Path) -> dict[str, Any]:
     """What the training delivers outside of containers."""
-    done = subprocess.run(TRAINING, cwd=photos_here, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}  # of the modules of the tests
+    done = subprocess.run(
+        TRAINING, cwd=photos_here, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     assert [step for step in STEPS if "error" in found[step]] == []
     assert found["brand_loader"] == found["data_loader"]

@@ -102,7 +102,10 @@ def test_what_somebody_else_may_not_do(shared: Path, somebody: tuple[str, ...]) 
     assert str(ours) in told["cache"]
     assert told["cache"].endswith(("permission denied; give another one", "give a folder of your own"))
     assert told["closed chunk"].startswith(f"UnreadableError: {chunk}, chunk 3, sample ")
-    assert "cannot be read: Permission denied. Let this user read it: `chmod -R u+rX` of" in told["closed chunk"]
+    assert (
+        "cannot be read: Permission denied. Let this user read it: its owner runs `chmod -R a+rX FOLDER`"
+        in told["closed chunk"]
+    )
 
 
 @pytest.mark.slow

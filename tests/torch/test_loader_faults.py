@@ -232,6 +232,7 @@ def test_a_server_that_is_not_there(small: Path) -> None:
     assert isinstance(error, ServerError)
     assert "brand serve" in str(error)
     assert found == []
+    del error  # it holds the loader
     gone()
 
 
