@@ -459,9 +459,9 @@ def test_a_generator_may_fill_several_memories_in_turn(memories: int) -> None:
     assert [decode_ndarray(record[4:])[0] for record in stored] == list(range(3000))
 
 
-@pytest.mark.parametrize("first", [1, 5, 1023])
+@pytest.mark.parametrize("first", [1, 5, 1023, 1024, 1025, 2000])
 def test_a_generator_may_change_from_constants_to_a_list_that_it_fills(first: int) -> None:
-    """And back, in the first block."""
+    """And back, at any sample."""
 
     def samples() -> Iterator[dict[str, Any]]:
         listed = [0]

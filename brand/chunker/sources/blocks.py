@@ -9,7 +9,8 @@ the next block.
 
 A generator may fill the same arrays, or the same dicts, again and again. So each sample of the first block is copied,
 if it is a dict of constants, or encoded before the next one is asked for; all are compared with what they hold at the
-end. If one has changed, then samples share memory, and each sample of the generator is encoded before the next.
+end. If one has changed, then samples share memory, and each sample of the generator is encoded before the next. After a
+first block of constants, the first list, array or picture begins such a block again.
 """
 
 from __future__ import annotations
@@ -63,9 +64,12 @@ def encoded(
                 yield trial.records()
             trial, records = _FirstBlock(schema, plain=False), single
         elif trial.full:
-            records, alone, trial = trial.records(), trial.changed(), None
+            records, alone = trial.records(), trial.changed()
+            pull.watches, trial = trial.plain and not alone, None
         else:
             continue
+        if pull.ended:  # by a value that may change: this sample is encoded, and the next ones are tried
+            pull.watches, pull.ended, alone, trial = False, False, True, _FirstBlock(schema, plain=False)
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * len(records), max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
         del block  # large samples are freed before their records are written
@@ -82,7 +86,7 @@ class _FirstBlock:
     """
 
     def __init__(self, schema: Schema, *, plain: bool = True) -> None:
-        self._schema, self._plain, self._bytes = schema, plain, 0
+        self._schema, self.plain, self._bytes = schema, plain, 0
         self.samples: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
         self._copies: list[dict[str, Any]] = []
@@ -90,13 +94,13 @@ class _FirstBlock:
 
     def take(self, sample: Mapping[str, Any], called: Sequence[int]) -> Records | None:
         """Take a sample, or return its record if it is as large as a block, or the first that is not plain."""
-        plain = self._plain and type(sample) is dict and _CONSTANTS.issuperset(map(type, sample.values()))
+        plain = self.plain and type(sample) is dict and _CONSTANTS.issuperset(map(type, sample.values()))
         if not self.samples:
-            self._plain = plain
+            self.plain = plain
         records = None if plain else encode_records(self._schema, [sample], called)
         # The pixels of a picture may be many times its record.
         size = max(sum(map(bytes_of, sample.values())), 0 if records is None else int(records.sizes[0]))
-        if size >= BLOCK_BYTES or plain != self._plain:
+        if size >= BLOCK_BYTES or plain != self.plain:
             return encode_records(self._schema, [sample], called) if records is None else records
         if records is None:
             self._copies.append(dict(sample))
@@ -113,14 +117,14 @@ class _FirstBlock:
 
     def records(self) -> Records:
         """Return the records of the samples, as they were, one after the other."""
-        if self._plain:
+        if self.plain:
             return encode_records(self._schema, self._copies, self._numbers)
         sizes = np.array([int(records.sizes[0]) for records in self._records], np.int64)
         return Records.side_by_side(together([records.view(0) for records in self._records]), sizes)
 
     def changed(self) -> bool:
         """Return whether samples changed when later ones were made."""
-        if self._plain:
+        if self.plain:
             return len(set(map(id, self.samples))) < len(self.samples) or self.samples != self._copies
         try:
             again = encode_records(self._schema, self.samples, self._numbers)
@@ -136,6 +140,10 @@ class _Pull:
         self.plain, self.single, self.nested = (
             [name for name, codec in schema.variable if _KINDS.get(codec, 2) == kind] for kind in range(3)
         )
+        self.watches = False
+        """Whether a block ends with the first sample that has other values than constants,"""
+        self.ended = False
+        """and whether the last block did."""
 
     def next(
         self, iterator: Iterator[Mapping[str, Any]], most: int, called: Callable[[int], Sequence[int]]
@@ -154,6 +162,9 @@ class _Pull:
                         held += len(sample[name])
                     if others:
                         held += self._bytes_of_others(sample, len(block))
+                        if self.watches and self._may_change(sample):
+                            self.ended = True
+                            break
                 except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
                     break
                 if held >= BLOCK_BYTES:
@@ -162,6 +173,9 @@ class _Pull:
             error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
             raise
         return block
+
+    def _may_change(self, sample: Mapping[str, Any]) -> bool:
+        return not _CONSTANTS.issuperset([type(sample[name]) for name in (*self.single, *self.nested)])
 
     def _bytes_of_others(self, sample: Mapping[str, Any], count: int) -> int:
         """Return the bytes of fields that are not plain, or an estimate for several samples; `count` is its number."""
