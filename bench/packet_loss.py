@@ -58,7 +58,7 @@ class Weather:
     late: float = 0.0
     late_s: float = 0.02
     delay_s: float = 0.0
-    """Of every packet."""
+    """Delay of every packet, in seconds."""
 
 
 WEATHERS: Final = {

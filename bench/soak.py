@@ -67,9 +67,9 @@ class Course:
     step_s: float
     """Pause after each batch."""
     workers: int
-    """Of a `DataLoader`; 0: a `BrandLoader`."""
+    """Worker processes of its `DataLoader`; 0: it uses a `BrandLoader`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of its `BrandDataset`."""
+    """Arguments of its `BrandDataset`."""
     returns: bool = False
     """Whether it returns to its own state in each third epoch."""
 

@@ -53,7 +53,7 @@ ORDERS: Final = ("stripes", "slots", "uniform", "pool", "shared", "joader")
 
 @dataclass
 class Round:
-    """What happened in a round."""
+    """The result of a round."""
 
     number: int
     server: str

@@ -1,4 +1,4 @@
-"""What can a file system do? Each ability is tried: in a folder with files of its own, in a data set by reading.
+"""The abilities of a file system, each tried: in a folder with files of its own, in a data set by reading.
 
 writes      files can be written, flushed (fsync) and renamed; else nothing can be converted to this folder
 locks       flock keeps two writers apart: conversions, appends and caches need it, reading and training do not

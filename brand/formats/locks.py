@@ -19,7 +19,7 @@ ADVICE: Final = (
     "its file system has no locks (flock), which keep two writers apart: have it mounted with them (`-o flock` for"
     " Lustre, `local_lock=flock` for NFS), or write to a folder of another file system, and copy that folder"
 )
-"""What helps if there are no locks."""
+"""The advice for a file system without locks."""
 
 
 def take(descriptor: int, path: str | Path, *, shared: bool = False, wait: bool = False) -> bool:

@@ -185,6 +185,7 @@ def test_mpirun_itself(numbers: Path, tmp_path: Path, name: str, options: tuple[
 @pytest.mark.slow
 def test_torchrun_that_starts_its_ranks_again(numbers: Path, tmp_path: Path) -> None:
     """One rank is killed: torchrun ends the other one and starts both again, which begin with the last state."""
+    # Gloo waits 3 s for the other rank to listen. On a busy machine, that may take another restart.
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3"]
     torchrun += ["--monitor-interval=0.1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

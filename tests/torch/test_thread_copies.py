@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader
-from brand.torch.loader.assigned import assigned_by
+from brand.torch.loader.assigned import shared_by
 from brand.torch.loader.copies import LARGE_BYTES, LARGE_ITEMS, MOST_OBJECTS, copy_for_thread
 from tests.torch.support import make_samples, make_set
 
@@ -276,6 +276,14 @@ class Window:
     def by_a_function(self, sample: Any) -> Any:
         return writes_a_global(sample)
 
+    def on_a_default(self, sample: Any, seen: list[Any] = [], *, last: dict[str, Any] = {}) -> Any:  # noqa: B006
+        seen.append(sample)
+        last["x"] = sample
+        return sample
+
+    def reads_a_default(self, sample: Any, mean: list[float] = [0.5], **_: Any) -> Any:  # noqa: B006
+        return sample - mean[0], mean.copy()
+
     def on_itself(self, sample: Any) -> Any:
         self.window = np.zeros(3)
         self.window[0] = sample
@@ -304,14 +312,24 @@ def reads_only(sample: Any, *, state: tuple[int, ...] = (1,)) -> Any:
         (writes_to_a_module, ["STATE.last"]),
         (lambda sample: writes_to_a_module(sample), ["STATE.last"]),
         (reads_only, []),
-        (Window(), ["LAST", "Window.last", "__class__.last", "type(self).last"]),
+        (
+            Window(),
+            [
+                "LAST",
+                "Window.last",
+                "__class__.last",
+                "the default of last in Window.on_a_default",
+                "the default of seen in Window.on_a_default",
+                "type(self).last",
+            ],
+        ),
         (Remembers(), []),
         (torch.nn.Dropout(), []),
         (default_collate, []),
     ],
 )
 def test_what_threads_share_because_the_code_assigns_it(function: Any, names: list[str]) -> None:
-    assert assigned_by(function) == names
+    assert shared_by(function) == names
 
 
 def test_what_is_assigned_is_said(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -324,7 +342,7 @@ def test_what_is_assigned_is_said(server: RunningServer, caplog: pytest.LogCaptu
         return sample[0], state[0]
 
     for transform, texts in (
-        (writes_to_a_module, ["transform assigns STATE.last, which all threads share"]),
+        (writes_to_a_module, ["transform changes STATE.last, which all threads share"]),
         (with_default, []),
     ):
         with caplog.at_level(logging.WARNING, "brand"):

@@ -1,4 +1,4 @@
-"""What are the values of a column of Arrow, and how many bytes do they hold?
+"""The values of an Arrow column in Python, and the bytes that they hold.
 
     bool, integers      int      float types              float    text            str
     binary              image or audio if the first values are such files, else bytes

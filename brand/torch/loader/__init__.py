@@ -11,5 +11,5 @@ timing     time by stage, and data stalls of the training loop by cause
 seeds      random transforms that are the same in every run
 seeding    the seed of a sample for torch's random functions
 copies     a transform of its own for each thread
-assigned   variables that a transform assigns and that no copy has for itself
+assigned   variables that a transform changes and that no copy has for itself
 """

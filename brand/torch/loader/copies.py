@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.torch.data.drawable import Drawable
-from brand.torch.loader.assigned import INSTALLED, assigned_by
+from brand.torch.loader.assigned import INSTALLED, shared_by
 from brand.torch.pytorch import torch, torch_types
 
 MOST_OBJECTS: Final = 20_000
@@ -79,8 +79,8 @@ def copy_for_thread(function: Any, name: str) -> ThreadCopy:
         return ThreadCopy(function)
     for kind in copier.refused:
         _warn(f"{name} refers to an object of {kind}, which cannot be copied, so all threads share this object")
-    for assigned in copier.assigned:
-        _warn(f"{name} assigns {assigned}, which all threads share")
+    for changed in sorted(copier.changed):
+        _warn(f"{name} changes {changed}, which all threads share")
     return copied
 
 
@@ -104,8 +104,8 @@ class _Copier:
         self.generators: list[Any] = []
         self.refused: set[str] = set()
         """Names of the classes whose objects cannot be copied, and are shared."""
-        self.assigned: set[str] = set()
-        """Global variables, and attributes of classes and modules, that a function assigns."""
+        self.changed: set[str] = set()
+        """The variables that a function changes and that have no copies."""
         self._known: dict[int, Any] = {}
         """Copies by the number of the original: a memo as `copy.deepcopy` has one."""
         self._originals: list[Any] = []
@@ -120,7 +120,7 @@ class _Copier:
                 raise RuntimeError(f"it refers to more than {MOST_OBJECTS:,} objects")
             self._known[id(value)] = self._copied(value)
             if not isinstance(value, _PLAIN):
-                self.assigned.update(assigned_by(value))
+                self.changed.update(shared_by(value))
         return self._known[id(value)]
 
     def _copied(self, value: Any) -> Any:
