@@ -171,7 +171,7 @@ def test_a_table_next_to_a_folder_of_images_is_no_table_of_transcripts(tmp_path:
     [
         ("annotations/instances_train2017.json", True), ("_annotations.coco.json", True), ("Annotations/a.xml", True),
         ("labels/train/a1.txt", True), ("list_attr_celeba.csv", True), ("train_labels.txt", True),
-        ("notes.txt", False), ("docs/README.md", False), ("LICENSE", False),
+        ("notes.txt", False), ("about/README.md", False), ("LICENSE", False),
     ],
 )  # fmt: skip
 def test_annotations_are_not_left_out_for_a_hint(name: str, annotates: bool, tmp_path: Path) -> None:

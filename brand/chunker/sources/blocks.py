@@ -65,11 +65,13 @@ def encoded(
             trial, records = _FirstBlock(schema, plain=False), single
         elif trial.full:
             records, alone = trial.records(), trial.changed()
-            pull.watches, trial = trial.plain and not alone, None
+            if trial.plain and not alone:
+                pull.watch()
+            trial = None
         else:
             continue
         if pull.ended:  # by a value that may change: this sample is encoded, and the next ones are tried
-            pull.watches, pull.ended, alone, trial = False, False, True, _FirstBlock(schema, plain=False)
+            alone, trial = True, _FirstBlock(schema, plain=False)
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * len(records), max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
         del block  # large samples are freed before their records are written
@@ -140,10 +142,13 @@ class _Pull:
         self.plain, self.single, self.nested = (
             [name for name, codec in schema.variable if _KINDS.get(codec, 2) == kind] for kind in range(3)
         )
-        self.watches = False
-        """Whether a block ends with the first sample that has other values than constants,"""
+        self._watches = False
         self.ended = False
-        """and whether the last block did."""
+        """Whether the last block ended with a sample that has other values than constants."""
+
+    def watch(self) -> None:
+        """End a block with the first sample that has other values than constants."""
+        self._watches = True
 
     def next(
         self, iterator: Iterator[Mapping[str, Any]], most: int, called: Callable[[int], Sequence[int]]
@@ -153,6 +158,7 @@ class _Pull:
         `called` returns the numbers of so many samples. An error of the iterator gets a note with that of the sample.
         """
         block: list[Mapping[str, Any]] = []
+        self.ended = False
         plain, others, held = self.plain, bool(self.single or self.nested), 0
         try:
             for sample in islice(iterator, most):
@@ -162,8 +168,8 @@ class _Pull:
                         held += len(sample[name])
                     if others:
                         held += self._bytes_of_others(sample, len(block))
-                        if self.watches and self._may_change(sample):
-                            self.ended = True
+                        if self._watches and self._may_change(sample):
+                            self._watches, self.ended = False, True
                             break
                 except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
                     break
