@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,27 @@ def chunks(target: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return sum(name.endswith(".brand") for name in os.listdir(target / "chunks"))
     return 0
+
+
+@contextlib.contextmanager
+def stopped_at(number: int, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, which has stopped itself (SIGSTOP) before it publishes its chunk of this number, from 1 on."""
+    prelude = f"""
+import os, sys
+command, left = os.getpid(), [{number}]
+
+def stop(event, args):
+    if event == "os.rename" and os.fsdecode(args[1]).endswith(".brand") and os.getpid() == command:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(command, signal.SIGSTOP)
+
+sys.addaudithook(stop)
+"""
+    with running_brand(*args, prelude=prelude) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", f"chunk {number}")
+        yield process
 
 
 def assert_unfinished(target: Path) -> None:
@@ -114,12 +135,10 @@ def test_killed_again_and_again_it_still_ends_the_same(
     """Each run keeps what the runs before it finished."""
     target, seen = tmp_path / "set", 0
     for _ in range(4):
-        with running_brand(*command(source, target)) as process:
-            goal = seen + 40
-            wait_until(lambda goal=goal: chunks(target) >= goal, f"{goal} chunks")  # type: ignore[misc]
+        with stopped_at(41, *command(source, target)) as process:
             kill_group(process)
             process.wait()
-        assert chunks(target) >= goal
+        assert chunks(target) >= seen + 39  # two chunks are published at a time
         seen = chunks(target)
     assert_unfinished(target)
     report = brand(*command(source, target), "--json")
@@ -133,10 +152,10 @@ def test_a_killed_worker_stops_the_conversion_and_the_same_command_goes_on(
 ) -> None:
     """The out-of-memory killer takes one process: exit code 1, a message with the next step, all processes gone."""
     target = tmp_path / "set"
-    with running_brand(*command(source, target)) as process:
-        wait_until(lambda: chunks(target) >= 20, "20 chunks")
+    with stopped_at(20, *command(source, target)) as process:
         workers = [p for p in session_processes(process.pid) if p != process.pid]
         os.kill(workers[0], signal.SIGKILL)
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 1, err
         wait_until(lambda: not session_processes(process.pid), "the workers end")
@@ -154,9 +173,9 @@ def test_ctrl_c_leaves_a_state_that_goes_on_and_says_so(
 ) -> None:
     """SIGINT to the whole group, as a terminal sends it: exit code 130, no traceback, no process left."""
     target = tmp_path / "set"
-    with running_brand(*command(source, target)[:-1], jobs) as process:
-        wait_until(lambda: chunks(target) >= 20, "20 chunks")
+    with stopped_at(20, *command(source, target)[:-1], jobs) as process:
         os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
         out, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, err
         wait_until(lambda: not session_processes(process.pid), "the workers end")
@@ -175,8 +194,7 @@ def test_a_crash_before_any_step_of_publishing_is_survived(clips: Path, tmp_path
 
 def unfinished(source: Path, target: Path) -> None:
     """A conversion in which a file could not be used half-way: plan and some chunks are there."""
-    with running_brand(*command(source, target)) as process:
-        wait_until(lambda: chunks(target) >= 5, "5 chunks")
+    with stopped_at(6, *command(source, target)) as process:
         kill_group(process)
         process.wait()
         wait_until(lambda: not session_processes(process.pid), "the workers end")
