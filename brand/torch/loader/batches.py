@@ -106,8 +106,10 @@ class FixedSizeBatches(Reprs, shows="_ints size"):
 
     def state(self, trained: int) -> dict[str, Any]:
         positions = self.positions
-        if positions is None or not positions.begun:
+        if positions is None:
             return dict(self._sampler.state_dict())
+        if not positions.begun:
+            return positions.state_dict()
         samples = min(trained * self.size, positions.count)
         ended = samples > positions.count - (self.size if self._drop_last else 1)
         if positions.replaced(ended=ended):

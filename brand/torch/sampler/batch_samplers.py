@@ -31,7 +31,7 @@ from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
-from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
+from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, wrapping_of
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
 from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
@@ -148,7 +148,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return rounds(len(self._sequence.batches_of(epoch)), self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> PlannedBatches:
-        return PlannedBatches(self._upcoming, self._deal, States(self.state_dict, self.load_state_dict))
+        states = States(self._state_of_next, self.load_state_dict, self.set_epoch)
+        return PlannedBatches(self._upcoming, self._deal, states)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
@@ -158,7 +159,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         """
 
         def rest(loaded: IterationStart) -> str:
-            return counted(len(self._sequence.batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+            left = len(self._sequence.batches_of(loaded.epoch)) - loaded.at
+            return counted(left, "batch", "batches") if left else ""
 
         self._upcoming.set_epoch(whole("epoch", epoch, MAX_EPOCH), rest)
 
@@ -179,8 +181,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
                 raise UsageError(
                     f"{counted(batches, 'batch', 'batches')} cannot have been trained: no iteration has begun"
                 )
-            return self._sequence.state_at(*self._upcoming.place())
-        return present.state_dict() if batches is None else present.state(batches)
+            return self._state_of_next()
+        return present.state(present.yielded if batches is None else batches)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a loader state. Raises `UsageError` if it is not one, or is one of other samples or batches."""
@@ -209,8 +211,12 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
                 "with the same lengths and limits; from the beginning of an epoch any will do"
             )
         self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
-        if batch and batch >= (count := len(self._sequence.batches_of(epoch))):
+        if batch and batch > (count := len(self._sequence.batches_of(epoch))):
             raise UsageError(f"{self._no_state}: batch {batch:,} of {count:,}")
+        if batch and batch == count:  # an iteration has ended
+            epoch, batch = epoch + 1, 0
+        if batch == 0 and nodes_epoch() == epoch - 1:
+            epoch, batch = epoch - 1, len(self._sequence.batches_of(epoch - 1))
         self._upcoming.load(epoch, batch)
 
     # -- for one iteration -------------------------------------------------------------------------------------------
@@ -219,12 +225,18 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     def _no_state(self) -> str:
         return f"this is no state of a {type(self).__name__}"
 
+    def _state_of_next(self) -> dict[str, Any]:
+        """Return the state at the beginning of the next iteration."""
+        return self._sequence.state_at(*self._upcoming.place())
+
     def _ranks(self) -> tuple[int, int]:
         return find_rank(self.rank, self.num_replicas)
 
     def _deal(self) -> Dealing[PlannedSequence]:
         """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
-        if torchdata_skips() and wrapping_of(self) is None:
+        loader = asking_loader()
+        refuse_reordering(loader)
+        if loader.skipped and wrapping_of(self) is None:
             raise UsageError(
                 f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
             )
@@ -249,6 +261,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             name=self._source.name,
             what=repr(self.order),
             alone=is_alone(self.rank, self.num_replicas),
+            loader=loader,
         )
 
 

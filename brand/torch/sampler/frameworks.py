@@ -5,8 +5,10 @@ iterates over all batches and takes its own. A `BrandSampler` behind such a load
 all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
 inspect the layers between that loader and itself. If a loader has no state, Lightning resumes inside an epoch by
 training as many batches as were left, from the beginning of the epoch; this module detects it when Lightning calls
-`set_epoch`. If a batch sampler has no state, torchdata's `StatefulDataLoader` skips batches; this module detects it
-when the loader asks for a batch. No framework is imported here, so a framework that is not in use has no effect.
+`set_epoch`. A PyTorch loader says nothing about itself to its sampler, so `asking_loader` inspects the callers of a
+sampler. It finds three facts: a `StatefulDataLoader` skips batches because its batch sampler has no state, the loader
+leaves out a last batch that is short, or its workers deliver batches in another order. No framework is imported here,
+so a framework that is not in use has no effect.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import traceback
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from brand.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +100,68 @@ def lightning_restart() -> Restart | None:
     return Restart(loader, int(loop.epoch_loop.batch_progress.current.ready))
 
 
-def torchdata_skips() -> int:
-    """Return the number of batches that a `StatefulDataLoader` skips to resume; 0 if it does not ask for one now.
+@dataclass(frozen=True, slots=True)
+class AskingLoader:
+    """The iteration of a PyTorch loader that takes samples from a sampler."""
 
-    The loader tells the batch sampler nothing, so this function inspects the variables of its caller `_next_index`.
+    skipped: int = 0
+    """Number of batches that a `StatefulDataLoader` skips to resume."""
+    dropped: int = 0
+    """Samples of a batch, if a last batch with fewer samples is left out; otherwise 0."""
+    reorders: bool = False
+    """Whether worker processes may deliver batches in another order (`in_order=False`)."""
+    stateful: bool = False
+    """Whether the loader is a `StatefulDataLoader`."""
+
+
+def asking_loader() -> AskingLoader:
+    """Return the loader that asks for an index now. If none does, no field is set."""
+    asking = _caller("_next_index")
+    if asking is None:
+        return AskingLoader()
+    batches = asking._index_sampler
+    drops = getattr(batches, "drop_last", False) and isinstance(getattr(batches, "batch_size", None), int)
+    return AskingLoader(
+        skipped=asking._sampler_iter_yielded if isinstance(asking._sampler_iter, islice) else 0,
+        dropped=batches.batch_size if drops else 0,
+        reorders=asking._num_workers > 0 and not getattr(asking, "_in_order", True),
+        stateful=hasattr(asking, "state_dict"),
+    )
+
+
+def refuse_reordering(loader: AskingLoader) -> None:
+    """Raise `UsageError` if the loader saves states, and its workers deliver batches in another order."""
+    if loader.reorders and loader.stateful:
+        raise UsageError(
+            "with in_order=False, worker processes deliver batches in any order, and the states of a "
+            "StatefulDataLoader count them in the order of the sampler: leave out in_order=False. For whole epochs, a "
+            "DataLoader may have it"
+        )
+
+
+def torchdata_discards() -> bool:
+    """Return whether a `StatefulDataLoader` restores an iteration now that it will discard.
+
+    It does so if its state was taken after its loop had ended. It then begins another iteration, without a state.
     """
-    if "torchdata.stateful_dataloader" not in sys.modules:
-        return 0
+    state = getattr(_caller("_get_iterator"), "next_iter_state", None)
+    return bool(state and state.get("_iterator_finished"))
+
+
+def nodes_epoch() -> int | None:
+    """Return the epoch of the `SamplerWrapper` of torchdata.nodes that loads the calling sampler's state; or None.
+
+    After the iteration that begins with this state, it sets the epoch that follows this one.
+    """
+    if "torchdata.nodes" not in sys.modules:
+        return None
+    wrapper = _caller("reset")
+    return wrapper.epoch if type(wrapper).__name__ == "SamplerWrapper" else None
+
+
+def _caller(method: str) -> Any:
+    """Return the object whose `method` is among the callers, the nearest one; None if there is none."""
     frame = inspect.currentframe()
-    while frame is not None:
-        asking: Any = frame.f_locals.get("self") if frame.f_code.co_name == "_next_index" else None
-        if isinstance(getattr(asking, "_sampler_iter", None), islice):
-            return int(asking._sampler_iter_yielded)
+    while frame is not None and frame.f_code.co_name != method:
         frame = frame.f_back
-    return 0
+    return None if frame is None else frame.f_locals.get("self")

@@ -100,6 +100,8 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
 class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
     """The batches of one iteration, each a list of tickets."""
 
+    _place = "batch"
+
     def _reset(self) -> None:
         super()._reset()
         self.epoch: int | None = None
@@ -133,8 +135,10 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
 
     def __next__(self) -> list[int]:
         if not self._coming:
-            ints, sizes = self._make(_AHEAD)
-            self._coming = [part.tolist() for part in np.split(ints, np.cumsum(sizes)[:-1])][::-1] if len(sizes) else []
+            if not self._discarded:
+                ints, sizes = self._make(_AHEAD)
+                parts = np.split(ints, np.cumsum(sizes)[:-1]) if len(sizes) else []
+                self._coming = [part.tolist() for part in reversed(parts)]
             if not self._coming:
                 self._end()
                 raise StopIteration
@@ -173,17 +177,22 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         """Return the loader state after `trained` batches of this iteration. Raises `UsageError` if there are fewer."""
         if not 0 <= trained <= self.count:
             raise UsageError(f"{counted(trained, 'batch', 'batches')}: this rank has {self.count:,} in this iteration")
-        if self._upcoming.replaces(self, ended=trained == self.count):
-            return self._states.state_dict()
-        return self._state_at(trained)
+        if self._of is None or self._upcoming.replaces(self, ended=trained == self.count):
+            return self._states.of_next()
+        number, count = self._number(trained), len(self._of)
+        if trained and number < count:
+            self._refuse_reordered()
+        place = (self._of.epoch, number) if number < count else (self._of.epoch + 1, 0)
+        return self._begun_dealing.sequence.state_at(*place)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
-        return self._states.state_dict() if self._of is None else self._state_at(self.yielded)
+        if self._of is None:
+            return self._states.of_next()
+        return self._begun_dealing.sequence.state_at(self._of.epoch, self._number(self.yielded))
 
-    def _state_at(self, trained: int) -> dict[str, Any]:
+    def _number(self, trained: int) -> int:
+        """Return the number of the batch that follows `trained` batches; at the end, the number of all batches."""
         assert self._of is not None
         number = self.start + trained * self.ranks[1]
-        ended = trained == self.count or number >= len(self._of)
-        epoch = self._of.epoch
-        return self._begun_dealing.sequence.state_at(*((epoch + 1, 0) if ended else (epoch, number)))
+        return len(self._of) if trained == self.count else min(number, len(self._of))

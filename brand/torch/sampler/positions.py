@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 from brand.torch.job.rank_log import say_alone, say_rank, warn_alone, warn_first, warn_lonely
 from brand.torch.order.sequence import AccessSequence, whole
+from brand.torch.sampler.frameworks import AskingLoader, torchdata_discards
 
 _BLOCK: Final = 1 << 14
 _Sequence = TypeVar("_Sequence")
@@ -42,6 +43,8 @@ class IterationStart:
     """The global position, or the number of the batch."""
     loaded: bool = False
     """Whether they are those of a loaded state."""
+    named: int | None = None
+    """The epoch of the last `set_epoch`, also if a state was loaded after it; None if there was none."""
 
 
 class Upcoming(Generic[_Iteration]):
@@ -77,26 +80,28 @@ class Upcoming(Generic[_Iteration]):
     def set_epoch(self, epoch: int, rest: Callable[[IterationStart], str]) -> None:
         """Begin the next iteration with this epoch, from its beginning or from the place of its loaded state.
 
-        `rest` names the remainder of an epoch from a place on, for the log. Raises `UsageError` if a state of a later
-        epoch was loaded.
+        `rest` names the remainder of an epoch from a place on, for the log; empty if nothing remains. Raises
+        `UsageError` if a state of a later epoch was loaded.
         """
         coming = self.beginning
         if coming is not None and coming.loaded:
             if epoch == coming.epoch:
+                self.beginning = replace(coming, named=epoch)
                 return
             if epoch < coming.epoch:
                 raise UsageError(
                     f"a state of epoch {coming.epoch} was loaded, and set_epoch({epoch}) would go back: begin the loop "
                     f"over epochs with {coming.epoch} (`state['epoch']`){self._epochs_hint}"
                 )
-            if coming.at:
+            if coming.at and (left := rest(coming)):
                 said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
-                log.warning(said, epoch, rest(coming), coming.epoch)
-        self.beginning = IterationStart(epoch)
+                log.warning(said, epoch, left, coming.epoch)
+        self.beginning = IterationStart(epoch, named=epoch)
 
-    def load(self, epoch: int, at: int, *, present: _Iteration | None = None) -> None:
-        """Begin the next iteration at the place of a loaded state. `present`: an iteration that the state has ended."""
-        self.beginning, self.present = IterationStart(epoch, at, loaded=True), present
+    def load(self, epoch: int, at: int) -> None:
+        """Begin the next iteration at the place of a loaded state."""
+        named = None if self.beginning is None else self.beginning.named
+        self.beginning, self.present = IterationStart(epoch, at, loaded=True, named=named), None
 
     def begin(self, iteration: _Iteration) -> None:
         """Make an iteration the present one, whose first element is about to be taken."""
@@ -147,6 +152,8 @@ class Dealing(Generic[_Sequence]):
     """A text that identifies the order of the samples."""
     alone: bool = False
     """Whether this process gets all samples because it found no job; the caller of the sampler has not said so."""
+    loader: AskingLoader = field(default_factory=AskingLoader)
+    """The PyTorch loader that asks for the samples."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -155,10 +162,13 @@ class Dealing(Generic[_Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Functions with which an iteration gets the state of its sampler before it has begun, and loads another state."""
+    """Functions of a sampler for an iteration that has not begun."""
 
-    state_dict: Callable[[], dict[str, Any]]
+    of_next: Callable[[], dict[str, Any]]
+    """Returns the state at the beginning of the next iteration."""
     load: Callable[[dict[str, Any]], None]
+    """Loads a state; one at the end of an epoch is that at the beginning of the next epoch."""
+    set_epoch: Callable[[int], None]
 
 
 class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded count"):
@@ -174,6 +184,8 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
 
     epoch: int | None
     """The epoch, once it has begun."""
+    _place: str
+    """The name of the place in a state."""
 
     def __init__(self, upcoming: Upcoming[Any], deal: Callable[[], Dealing[_Sequence]], states: States) -> None:
         self._upcoming, self._deal, self._states = upcoming, deal, states
@@ -186,6 +198,8 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         """Positions or batches of this rank that were made and that were yielded, the first one of all ranks, and how
         many this rank gets.
         """
+        self._discarded = False
+        """Whether torchdata has restored this iteration only to begin another one."""
 
     def begin(self) -> None:
         """Settle epoch, place and ranks, as late as possible, and announce them to the server.
@@ -202,10 +216,13 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
             self._announce(dealing, *self._upcoming.place())
             self._dealing = dealing
             self._upcoming.begin(self)
+            if self.start and not self.count:
+                said = "the loaded state was taken after the last batch of epoch %d: this iteration is empty"
+                log.warning(f"{said}, and the next one is epoch %d", self.epoch, self._upcoming.place()[0])
 
     def _end(self) -> None:
         """Note that this process has taken all that it gets in this epoch."""
-        if self._dealing is not None:
+        if self._dealing is not None and self.count:
             due = self.extent
             warn_lonely(*self.ranks, self._dealing.source, seen=due.due, samples=due.samples)
             warn_first(*self.ranks, self._dealing.source, self._dealing.what, self._dealing.name)
@@ -237,15 +254,37 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         self._upcoming.go_on(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of an iteration."""
+        """Continue from a state of an iteration. After a state at the end of an epoch, nothing is left to yield.
+
+        An epoch that `set_epoch` has named before counts, because torchdata loads a state when the loop begins. Raises
+        `UsageError` as `set_epoch` does.
+        """
         self._states.load(state)
         self._reset()
+        coming = self._upcoming.beginning
+        assert coming is not None, "a state was loaded"
+        if coming.epoch > state["epoch"]:
+            self._discarded = torchdata_discards()
+            if not self._discarded:
+                self._upcoming.load(state["epoch"], state[self._place])
+        if coming.named is not None:
+            self._states.set_epoch(coming.named)
+
+    def _refuse_reordered(self) -> None:
+        """Raise `UsageError` if batches are delivered in another order than that in which they were yielded."""
+        if self._begun_dealing.loader.reorders:
+            raise UsageError(
+                f"with in_order=False, worker processes deliver batches in any order, so no state inside epoch "
+                f"{self.epoch} can name those that were trained: leave out in_order=False, or save states at the end "
+                "of an epoch"
+            )
 
 
 class Positions(SamplerIteration[AccessSequence], Iterator[int]):
     """One iteration of a `BrandSampler`. `samples`: samples of a whole epoch, for all ranks."""
 
     epoch: int
+    _place = "position"
 
     def __init__(
         self, samples: int, upcoming: Upcoming[Positions], deal: Callable[[], Dealing[AccessSequence]], states: States
@@ -273,7 +312,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         self.most = -(-self.count // dealing.dealt)
         if self.count:
             last = self._upcoming.present
-            goes_on = last is not None and last.ended and (epoch, start) == (last.epoch + 1, 0)
+            goes_on = last is not None and last.count > 0 and last.ended and (epoch, start) == (last.epoch + 1, 0)
             announcement = Announcement(epoch, start, *dealing.ranks, dealing.batch, dealing.dealt)
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
@@ -293,7 +332,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
 
     def __next__(self) -> int:
         if not self._ints:
-            self._ints = self._make(_BLOCK)[::-1].tolist()
+            self._ints = [] if self._discarded else self._make(_BLOCK)[::-1].tolist()
             if not self._ints:
                 self._end()
                 raise StopIteration
@@ -315,8 +354,9 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this iteration after all ints that it has yielded; at its end, nothing is left."""
         if not self.begun:
-            return self._states.state_dict()
-        return self._begun_dealing.sequence.state_at(self.epoch, self._position)
+            return self._states.of_next()
+        position = self._samples if self._is_last(self.count - self.yielded) else self._position
+        return self._begun_dealing.sequence.state_at(self.epoch, position)
 
     def state_after(self, samples: int | None) -> dict[str, Any]:
         """Return the loader state after `samples` samples of this process. None: after all samples that it has yielded.
@@ -325,7 +365,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         process cannot have trained that many samples.
         """
         if samples is None:
-            return self._state_at(self._position, all_of_it=self.yielded >= self.count)
+            return self._state_at(self._position, left=self.count - self.yielded)
         if not 0 <= samples <= self.most:
             raise UsageError(f"{counted(samples, 'sample')}: this rank has {self.most:,} in this epoch")
         dealing = self._begun_dealing
@@ -333,22 +373,23 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
             raise UsageError(
                 f"{counted(samples, 'sample')} cannot be divided into batches of {dealing.batch}, as `locality` needs"
             )
-        return self._state_at(self.start + samples * dealing.replicas * dealing.dealt, all_of_it=samples == self.most)
+        position = self.start + samples * dealing.replicas * dealing.dealt
+        return self._state_at(position, left=self.count - samples * dealing.dealt)
+
+    def _is_last(self, left: int) -> bool:
+        """Return whether no loader makes a further batch of the last `left` positions of this rank."""
+        return left < max(1, self._begun_dealing.loader.dropped * self._begun_dealing.dealt)
 
     @property
     def _position(self) -> int:
         """Global position after all ints that were yielded."""
         return min(self._samples, self.start + self.yielded * self.ranks[1])
 
-    def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
-        ended = all_of_it or position >= self._samples
+    def _state_at(self, position: int, *, left: int) -> dict[str, Any]:
+        ended = self._is_last(left) or position >= self._samples
+        if position > self.start and not ended:
+            self._refuse_reordered()
         return self._begun_dealing.sequence.state_at(*((self.epoch + 1, 0) if ended else (self.epoch, position)))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of an iteration. After a state at the end of an epoch, nothing is left to yield."""
-        super().load_state_dict(state)
-        if state["position"] == self._samples:
-            self._upcoming.load(state["epoch"], self._samples, present=self)
 
     def _make(self, count: int) -> NDArray[np.int64]:
         """Return the next `count` ints, fewer at the end."""

@@ -26,13 +26,16 @@ from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import (
+    AskingLoader,
     Restart,
     accelerate_processes,
+    asking_loader,
     lightning_restart,
-    torchdata_skips,
+    nodes_epoch,
+    refuse_reordering,
     wrapping_of,
 )
-from brand.torch.sampler.positions import Dealing, Positions, States, Upcoming, rounds
+from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence without further facts have version 1."""
@@ -132,7 +135,12 @@ class BrandSampler(DistributedSampler[int]):
         restart = lightning_restart()
         if restart is not None:
             self._check_restart(restart, epoch)
-        self._upcoming.set_epoch(epoch, lambda loaded: counted(self._sequence.samples - loaded.at, "sample"))
+
+        def rest(loaded: IterationStart) -> str:
+            left = self._sequence.samples - loaded.at
+            return counted(left, "sample") if left else ""
+
+        self._upcoming.set_epoch(epoch, rest)
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
         """Set the weights of a `Mixture` from a position of an epoch on.
@@ -155,7 +163,7 @@ class BrandSampler(DistributedSampler[int]):
         return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
-        states = States(self.state_dict, self.load_state_dict)
+        states = States(self._state_of_next, self.load_state_dict, self.set_epoch)
         return Positions(self._sequence.samples, self._upcoming, self._deal, states)
 
     @property
@@ -195,7 +203,7 @@ class BrandSampler(DistributedSampler[int]):
         if present is None or self._upcoming.replaces(present, ended=not trained and present.yielded >= present.count):
             if trained:
                 raise UsageError(f"{trained} samples or batches cannot have been trained: no iteration has begun")
-            return self._sequence.state_at(*self._upcoming.place())
+            return self._state_of_next()
         if batches is not None and batch_size is not None:
             samples = batches * batch_size
             if samples - batch_size < present.most:  # the last batch may be short, or filled up
@@ -215,11 +223,17 @@ class BrandSampler(DistributedSampler[int]):
         if version not in range(1, LAST_VERSION + 1):
             raise UsageError(f"a state of version {version}; this is version {LAST_VERSION}")
         self._sequence = self._sequence.loaded(state)
-        if position == self._sequence.samples:  # states of older versions say so at the end of an epoch
+        if position == self._sequence.samples:  # an iteration has ended, or the state is of an older version
             epoch, position = epoch + 1, 0
+        if position == 0 and nodes_epoch() == epoch - 1:
+            epoch, position = epoch - 1, self._sequence.samples
         self._upcoming.load(epoch, position)
 
     # -- for one iteration, and for loaders -------------------------------------------------------------------------
+
+    def _state_of_next(self) -> dict[str, Any]:
+        """Return the state at the beginning of the next iteration."""
+        return self._sequence.state_at(*self._upcoming.place())
 
     def _pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
         """Divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
@@ -240,13 +254,15 @@ class BrandSampler(DistributedSampler[int]):
 
     def _deal(self) -> Dealing[AccessSequence]:
         """Settle the ranks of an iteration that begins. Raises `UsageError`."""
-        dealt, (rank, replicas) = self._dealt(), self._ranks()
+        loader = asking_loader()
+        refuse_reordering(loader)
+        dealt, (rank, replicas) = self._dealt(loader), self._ranks()
         self._source.check_ranks(replicas * dealt)
         source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
         what = f"{self.order!r}|{self.shuffle}"
         name, shares = self._source.name, getattr(self.order, "shares", False)
         alone = is_alone(self.rank, self.num_replicas) and not shares  # jobs that share fetch one order on purpose
-        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, name, what, alone)
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, name, what, alone, loader)
 
     def _ranks(self) -> tuple[int, int]:
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
@@ -262,13 +278,13 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError("locality=True needs batch_size=, the samples of a batch of each rank")
         return self.batch_size
 
-    def _dealt(self) -> int:
+    def _dealt(self, loader: AskingLoader) -> int:
         """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
-        wrapping, skipped = wrapping_of(self), torchdata_skips()
-        if skipped and wrapping is None:
+        wrapping = wrapping_of(self)
+        if loader.skipped and wrapping is None:
             raise UsageError(
-                f"a StatefulDataLoader skips {counted(skipped, 'batch', 'batches')}, to resume a run. A BrandSampler "
-                "goes on from its state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
+                f"a StatefulDataLoader skips {counted(loader.skipped, 'batch', 'batches')}, to resume a run. A "
+                "BrandSampler goes on from its state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
                 "sampler=BrandSampler(dataset)), without batch_sampler= (docs/guides/frameworks.md)"
             )
         if wrapping is None:
