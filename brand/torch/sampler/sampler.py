@@ -284,8 +284,8 @@ class BrandSampler(DistributedSampler[int]):
         if loader.skipped and wrapping is None:
             raise UsageError(
                 f"a StatefulDataLoader skips {counted(loader.skipped, 'batch', 'batches')}, to resume a run. A "
-                "BrandSampler goes on from its state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
-                "sampler=BrandSampler(dataset)), without batch_sampler= (docs/guides/frameworks.md)"
+                "BrandSampler goes on from its state, which fits any epoch: use StatefulDataLoader(dataset, "
+                "batch_size, sampler=BrandSampler(dataset)), without batch_sampler= (docs/guides/frameworks.md)"
             )
         if wrapping is None:
             if self._accelerate_deals():
