@@ -94,8 +94,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             return self.sampler.state_dict()
         if not self._accelerator.sync_gradients:
             raise UsageError(
-                f"{counted(self._handed_out, 'batch', 'batches')} of this epoch were returned, and the gradients of the "
-                "last ones wait for the next optimizer step: a checkpoint does not have them. Save after a step, if "
+                f"{counted(self._handed_out, 'batch', 'batches')} of this epoch were returned, and the gradients of "
+                "the last ones wait for the next optimizer step: a checkpoint does not have them. Save after a step, if "
                 "accelerator.sync_gradients (docs/guides/frameworks.md)"
             )
         if self.end_of_dataloader:
@@ -139,7 +139,9 @@ def _check_options(loader: DataLoader[Any], accelerator: Accelerator, *, drop_la
         if accelerator.dispatch_batches:
             cures["dispatch_batches=True"] = "each process fetches its own batches"
         if not accelerator.even_batches and not drop_last:
-            cures["even_batches=False"] = "all processes get equally many batches; BrandSampler(drop_last=True) repeats none"
+            cures["even_batches=False"] = (
+                "all processes get equally many batches; BrandSampler(drop_last=True) repeats none"
+            )
     if not getattr(loader, "in_order", True):
         cures["in_order=False"] = "a loader state counts batches in their order"
     for option, cure in cures.items():

@@ -61,8 +61,8 @@ class BrandTrainerMixin:
         strategy = getattr(args, "train_sampling_strategy", "random")
         if getattr(args, "group_by_length", False) or strategy not in ("random", "sequential"):
             raise UsageError(
-                "TrainingArguments ask for batches by length: leave out group_by_length or train_sampling_strategy, and "
-                "return a LengthBatchSampler from _get_train_sampler (docs/guides/frameworks.md)"
+                "TrainingArguments ask for batches by length: leave out group_by_length or train_sampling_strategy, "
+                "and return a LengthBatchSampler from _get_train_sampler (docs/guides/frameworks.md)"
             )
         seed = args.seed if args.data_seed is None else args.data_seed
         return BrandSampler(data, seed=seed, subset=subset, shuffle=strategy == "random")
@@ -75,14 +75,20 @@ class BrandTrainerMixin:
         kind: Any = BrandLoader
         if args.dataloader_num_workers:
             kind, names = DataLoader, ("num_workers", "persistent_workers", "prefetch_factor", *_NEW_OPTIONS)
-            options |= {name: getattr(args, f"dataloader_{name}") for name in names if hasattr(args, f"dataloader_{name}")}
+            options |= {
+                name: getattr(args, f"dataloader_{name}") for name in names if hasattr(args, f"dataloader_{name}")
+            }
             options["worker_init_fn"] = partial(
                 seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
             )
         if isinstance(sampler, PlannedBatchSampler):
             options["batch_sampler"] = sampler
         else:
-            options |= {"batch_size": self._train_batch_size, "sampler": sampler, "drop_last": args.dataloader_drop_last}
+            options |= {
+                "batch_size": self._train_batch_size,
+                "sampler": sampler,
+                "drop_last": args.dataloader_drop_last,
+            }
         self._loader = _TrainerLoader(kind(sampler.dataset, **options), self.accelerator)
         if self._checkpoint is not None:
             steps = TrainerState.load_from_json(str(self._checkpoint / "trainer_state.json")).global_step
@@ -120,15 +126,18 @@ class _TrainerLoader(PreparedLoader):
         limits = self.sampler.limits if isinstance(self.sampler, PlannedBatchSampler) else None
         if limits is not None and (limits.size is None or limits.most is not None):
             raise UsageError(
-                "epochs of this batch sampler have different numbers of batches, and the Trainer counts the same number "
-                "in each: give LengthBatchSampler(batch_size=) alone, or train with Accelerate and "
+                "epochs of this batch sampler have different numbers of batches, and the Trainer counts the same "
+                "number in each: give LengthBatchSampler(batch_size=) alone, or train with Accelerate and "
                 "brand.frameworks.accelerate.prepare (docs/guides/frameworks.md)"
             )
         samples = self.sampler._sequence.samples if limits is None else self.sampler.order.draws
         self.dataset, self.batch_sampler, self._trained = _MadeBatches(samples), _TrainedFirst(self), 0
 
     def resume(self, state: dict[str, Any], steps: int, accumulated: int) -> None:
-        """Continue from a state, after this many optimizer steps. Raises `UsageError` if the Trainer counts otherwise."""
+        """Continue from a state, after this many optimizer steps.
+
+        Raises `UsageError` if the Trainer's count of steps leads to another place.
+        """
         self.load_state_dict(state)
         epoch, step = divmod(steps, max(1, -(-len(self) // accumulated)))
         self._trained = step * accumulated

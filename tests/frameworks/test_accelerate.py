@@ -57,7 +57,11 @@ def loader_of(path: Path, kind: str) -> Any:
     if kind == "packed":
         lengths = np.arange(600) % 7 + 1
         plan = PackedBatchSampler(data, lengths, tokens_per_row=16, rows_per_batch=8, seed=SEED)
-    return DataLoader(data, batch_sampler=plan) if kind == "lengths in a DataLoader" else BrandLoader(data, batch_sampler=plan)
+    return (
+        DataLoader(data, batch_sampler=plan)
+        if kind == "lengths in a DataLoader"
+        else BrandLoader(data, batch_sampler=plan)
+    )
 
 
 def train(
@@ -69,7 +73,7 @@ def train(
     resume: Path | None = None,
     dropout: float = 0.0,
 ) -> tuple[list[float], list[list[int]]]:
-    """The weights and the samples of a training. It saves after the batches numbered `saves`, counted from the start."""
+    """The weights and the samples of a training. It saves after the batches numbered `saves`, from the start on."""
     model = Net(dropout)
     seen = model.seen
     net, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -239,14 +243,14 @@ def test_a_plain_loop_that_is_left_early(numbers: Path, caplog: pytest.LogCaptur
 
 
 def test_metrics_of_a_subset(numbers: Path, tmp_path: Path) -> None:
-    """`gather_for_metrics` counts wrong with a subset of a sampler, and the log says so; with a `Subset`, it is right."""
+    """`gather_for_metrics` counts wrong with a subset of a sampler, and the log says so; it is right with a `Subset`."""
     for result in launch(2, f"{__name__}:metrics", numbers, tmp_path):
         assert result["sampler"] == 88  # Accelerate's own count
         assert result["told"] == 1
         assert result["subset"] == list(range(0, 600, 6))
 
 
-def metrics(path: Path, folder: Path) -> dict[str, Any]:  # noqa: ARG001
+def metrics(path: Path, folder: Path) -> dict[str, Any]:
     """What each of two processes gathers, and what it logs."""
     lines: list[str] = []
     handler = logging.Handler()
@@ -255,7 +259,10 @@ def metrics(path: Path, folder: Path) -> dict[str, Any]:  # noqa: ARG001
     data, chosen, accelerator = open_data(path), range(0, 600, 6), accelerator_of()
     sampler = BrandSampler(data, subset=np.array(chosen))
     found = {}
-    for name, loader in (("sampler", DataLoader(data, BATCH, sampler=sampler)), ("subset", DataLoader(Subset(data, chosen), BATCH))):
+    for name, loader in (
+        ("sampler", DataLoader(data, BATCH, sampler=sampler)),
+        ("subset", DataLoader(Subset(data, chosen), BATCH)),
+    ):
         prepared = accelerator.prepare(loader)
         found[name] = [i for batch in prepared for i in accelerator.gather_for_metrics(batch["index"]).tolist()]
     told = [line for line in lines if "Accelerate counts the 600 samples" in line]

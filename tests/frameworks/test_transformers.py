@@ -115,7 +115,7 @@ def test_other_samples_per_step_are_refused_and_equally_many_are_exact(numbers: 
     data = open_data(numbers)
     train(Drawn, data, tmp_path, max_steps=3, save_steps=3)
     checkpoint = tmp_path / "checkpoint-3"
-    with pytest.raises(UsageError, match="same number of samples per optimizer step.*docs/guides/frameworks.md"):
+    with pytest.raises(UsageError, match=r"same number of samples per optimizer step.*docs/guides/frameworks.md"):
         train(Drawn, data, tmp_path / "other", checkpoint, gradient_accumulation_steps=2)
     seen = []
     for batch in (BATCH, 2 * BATCH):
@@ -346,7 +346,7 @@ def test_epochs_of_different_numbers_of_batches_are_refused(numbers: Path, tmp_p
             def _get_train_sampler(self, *_: Any, sampler: Any = sampler) -> Any:
                 return sampler
 
-        with pytest.raises(UsageError, match="brand.frameworks.accelerate.prepare"):
+        with pytest.raises(UsageError, match=r"brand\.frameworks\.accelerate\.prepare"):
             make(OwnSampler, data, arguments(tmp_path)).train()
 
 

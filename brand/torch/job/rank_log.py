@@ -60,8 +60,8 @@ def warn_remainder(samples: int, of: int, name: str) -> None:
             logging.WARNING,
             f"remainder {samples} {of} {name}",
             f"Accelerate counts the {of:,} samples of {name}, and this sampler fetches {samples:,} of them, so "
-            "accelerator.gather_for_metrics drops a wrong number of samples from the last batch. To evaluate, prepare a "
-            "DataLoader of torch.utils.data.Subset(dataset, indices). Training is not affected",
+            "accelerator.gather_for_metrics drops a wrong number of samples from the last batch. To evaluate, prepare "
+            "a DataLoader of torch.utils.data.Subset(dataset, indices). Training is not affected",
         )
 
 

@@ -231,8 +231,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         wrapping = wrapping_of(self)
         if wrapping is not None and not wrapping.ours:
             raise UsageError(
-                f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives each "
-                "rank its own: use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
+                f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
+                "each rank its own: use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
                 "accelerator.prepare(loader)"
             )
         if self._source.port.resolver.nodes > 1:
