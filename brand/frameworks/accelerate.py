@@ -95,8 +95,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         if not self._accelerator.sync_gradients:
             raise UsageError(
                 f"{counted(self._handed_out, 'batch', 'batches')} of this epoch were returned, and the gradients of "
-                "the last ones wait for the next optimizer step: a checkpoint does not have them. Save after a step, if "
-                "accelerator.sync_gradients (docs/guides/frameworks.md)"
+                "the last ones wait for the next optimizer step: a checkpoint does not have them. Save after a step, "
+                "if accelerator.sync_gradients (docs/guides/frameworks.md)"
             )
         if self.end_of_dataloader:
             return state_of_next(self.sampler)

@@ -243,7 +243,7 @@ def test_a_plain_loop_that_is_left_early(numbers: Path, caplog: pytest.LogCaptur
 
 
 def test_metrics_of_a_subset(numbers: Path, tmp_path: Path) -> None:
-    """`gather_for_metrics` counts wrong with a subset of a sampler, and the log says so; it is right with a `Subset`."""
+    """`gather_for_metrics` counts wrong with a sampler's subset, and the log says so; it is right with a `Subset`."""
     for result in launch(2, f"{__name__}:metrics", numbers, tmp_path):
         assert result["sampler"] == 88  # Accelerate's own count
         assert result["told"] == 1

@@ -330,7 +330,7 @@ def test_batches_of_similar_length(numbers: Path, tmp_path: Path, workers: int) 
     trainer = make(ByLength, data, arguments(tmp_path, num_train_epochs=1))
     trainer.train()
     assert sorted(index for batch in trainer.model.seen for index in batch) == list(range(600))
-    assert len({index % 7 for index in trainer.model.seen[0]}) <= 2
+    assert len({index % 7 for index in trainer.model.seen[0]}) <= 3
 
 
 def test_epochs_of_different_numbers_of_batches_are_refused(numbers: Path, tmp_path: Path) -> None:
@@ -352,6 +352,9 @@ def test_epochs_of_different_numbers_of_batches_are_refused(numbers: Path, tmp_p
 
 class Stream(IterableDataset[Any]):
     """No data set of Brand."""
+
+    def __iter__(self) -> Any:
+        yield {"x": 1}
 
 
 def test_other_data_sets_are_refused(tmp_path: Path) -> None:

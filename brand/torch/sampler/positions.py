@@ -31,8 +31,8 @@ _REPEATS: Final = 2
 """Iterations that may be left early and begun again at their beginning, before the log says so."""
 _LEFT_EARLY: Final = (
     "epoch %d begins again at the same place, after it was left early %d times, the last time after %d of %d: the "
-    "first samples are repeated, and the others are never fetched. Call set_epoch with a new number before each iteration "
-    "(accelerator.prepare sets the same number again after a break: use brand.frameworks.accelerate.prepare)"
+    "first samples are repeated, and the others are never fetched. Call set_epoch with a new number before each "
+    "iteration (accelerator.prepare sets the same number again after a break: use brand.frameworks.accelerate.prepare)"
 )
 _Sequence = TypeVar("_Sequence")
 _Iteration = TypeVar("_Iteration", bound="SamplerIteration[Any]")
