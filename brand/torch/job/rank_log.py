@@ -53,6 +53,18 @@ def say_rank(rank: int, replicas: int, source: str) -> None:
             )
 
 
+def warn_remainder(samples: int, of: int, name: str) -> None:
+    """Warn if Accelerate, which has prepared the loader of a subset, counts the samples of the whole data set."""
+    if samples != of:
+        _say(
+            logging.WARNING,
+            f"remainder {samples} {of} {name}",
+            f"Accelerate counts the {of:,} samples of {name}, and this sampler fetches {samples:,} of them, so "
+            "accelerator.gather_for_metrics drops a wrong number of samples from the last batch. To evaluate, prepare "
+            "a DataLoader of torch.utils.data.Subset(dataset, indices). Training is not affected",
+        )
+
+
 def say_alone(what: str, name: str) -> None:
     """Warn if a process that gets all samples, because it found no job, looks like a rank of one.
 

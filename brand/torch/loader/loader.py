@@ -105,3 +105,13 @@ class OwnBatches(BatchSampler):
             f"Accelerate: {instead}use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
             "accelerator.prepare(loader) and of skip_first_batches"
         )
+
+
+class PreparedBatches(OwnBatches):
+    """The `batch_sampler` of a loader that `brand.frameworks.accelerate.prepare` has returned."""
+
+    def _advice(self) -> str:
+        return (
+            "brand.frameworks.accelerate.prepare has prepared this loader: leave out skip_first_batches and "
+            "accelerator.prepare(loader). accelerator.load_state continues inside the epoch"
+        )

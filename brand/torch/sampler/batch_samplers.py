@@ -240,10 +240,12 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             raise UsageError(
                 f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
             )
-        if wrapping_of(self) is not None:
+        wrapping = wrapping_of(self)
+        if wrapping is not None and not wrapping.ours:
             raise UsageError(
                 f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
-                "each rank its own: leave out accelerator.prepare(loader)"
+                "each rank its own: use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
+                "accelerator.prepare(loader)"
             )
         if self._source.port.resolver.nodes > 1:
             raise UsageError(

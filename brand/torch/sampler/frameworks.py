@@ -33,6 +33,8 @@ class Wrapping:
     """Number of batches that are skipped at the beginning."""
     restored: bool
     """Whether the loader is about to resume from its own state, by skipping batches."""
+    ours: bool
+    """Whether `brand.frameworks` has prepared the loader, so that Accelerate divides nothing."""
 
 
 def accelerate_processes() -> int:
@@ -63,7 +65,8 @@ def wrapping_of(sampler: object) -> Wrapping | None:
     if type(loader).__name__ == "DataLoaderDispatcher":  # the first process reads for all of them
         processes = accelerate_processes()
     base = getattr(loader, "base_dataloader", None)
-    return Wrapping(processes, skipped, getattr(base, "next_iter_state", None) is not None)
+    restored = getattr(base, "next_iter_state", None) is not None
+    return Wrapping(processes, skipped, restored, ours=type(loader).__module__.startswith("brand."))
 
 
 def _first_layer(loader: Any) -> Any:

@@ -28,6 +28,13 @@ from brand.torch.order.sequence import AccessSequence, whole
 from brand.torch.sampler.frameworks import AskingLoader, torchdata_discards
 
 _BLOCK: Final = 1 << 14
+_REPEATS: Final = 2
+"""Iterations that may be left early and begun again at their beginning, before the log says so."""
+_LEFT_EARLY: Final = (
+    "epoch %d begins again at the same place, after it was left early %d times, the last time after %d of %d: the "
+    "first samples are repeated, and the others are never fetched. Call set_epoch with a new number before each "
+    "iteration (accelerator.prepare sets the same number again after a break: use brand.frameworks.accelerate.prepare)"
+)
 _Sequence = TypeVar("_Sequence")
 _Iteration = TypeVar("_Iteration", bound="SamplerIteration[Any]")
 
@@ -61,6 +68,8 @@ class Upcoming(Generic[_Iteration]):
         self.present: _Iteration | None = None
         """The iteration that began last."""
         self._epochs_hint, self._turns_hint = epochs_hint, turns_hint
+        self._left_early = 0
+        """How many iterations in a row began at the place of the one before, which was left early."""
 
     def __repr__(self) -> str:
         coming = "" if self.beginning is None else f", next epoch {self.beginning.epoch} from {self.beginning.at:,}"
@@ -104,7 +113,16 @@ class Upcoming(Generic[_Iteration]):
         self.beginning, self.present = IterationStart(epoch, at, loaded=True, named=named), None
 
     def begin(self, iteration: _Iteration) -> None:
-        """Make an iteration the present one, whose first element is about to be taken."""
+        """Make an iteration the present one, whose first element is about to be taken.
+
+        The log says if it is the third one in a row from one place, and the others were left early.
+        """
+        last = self.present
+        same = last is not None and (last.epoch, last.start) == (iteration.epoch, iteration.start)
+        again = last is not None and last is not iteration and same and 0 < last.yielded < last.count
+        self._left_early = self._left_early + 1 if again else 0
+        if last is not None and self._left_early == _REPEATS:
+            log.warning(_LEFT_EARLY, iteration.epoch, _REPEATS, last.yielded, last.count)
         self.beginning, self.present = None, iteration
 
     def replaces(self, iteration: _Iteration, *, ended: bool) -> bool:

@@ -20,6 +20,7 @@ from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
+from brand.torch.job.rank_log import warn_remainder
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
@@ -304,6 +305,8 @@ class BrandSampler(DistributedSampler[int]):
                 f"this BrandSampler shards positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
                 f"out to {wrapping.processes} processes again. {self._one_of_both(wrapping.processes)}"
             )
+        if not wrapping.ours:
+            warn_remainder(self._sequence.samples, len(self.dataset), self._source.name)
         return wrapping.processes
 
     def _one_of_both(self, processes: int) -> str:
