@@ -63,7 +63,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         self.sampler: BrandSampler = loader.sampler
         self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
-        self.batch_sampler = OwnBatches(loader.sampler, loader.batch_size, loader.drop_last)
+        self.batch_sampler = OwnBatches.of(loader.sampler, loader.batch_size, drop_last=loader.drop_last)
         self.total_batch_size = loader.batch_size * accelerator.num_processes
         self.gradient_state = GradientState()
         self._device = accelerator.device if accelerator.device_placement else None

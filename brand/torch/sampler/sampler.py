@@ -25,13 +25,8 @@ from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
-from brand.torch.sampler.frameworks import (
-    Restart,
-    accelerate_processes,
-    lightning_restart,
-    torchdata_skips,
-    wrapping_of,
-)
+from brand.torch.sampler.frameworks import accelerate_processes, torchdata_skips, wrapping_of
+from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
 from brand.torch.sampler.positions import Dealing, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
@@ -129,9 +124,9 @@ class BrandSampler(DistributedSampler[int]):
         wrapping = wrapping_of(self)
         if wrapping is not None and wrapping.restored:
             raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
-        restart = lightning_restart()
-        if restart is not None:
-            self._check_restart(restart, epoch)
+        trainer = trainer_epoch()
+        if trainer is not None and trainer.resumes and self._resume(trainer, epoch) != epoch:
+            return
         self._upcoming.set_epoch(epoch, lambda loaded: counted(self._sequence.samples - loaded.at, "sample"))
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
@@ -155,6 +150,7 @@ class BrandSampler(DistributedSampler[int]):
         return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
+        self._upcoming.set_first(first_epoch())
         states = States(self.state_dict, self.load_state_dict)
         return Positions(self._sequence.samples, self._upcoming, self._deal, states)
 
@@ -264,6 +260,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def _dealt(self) -> int:
         """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
+        refuse_predict()
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
             raise UsageError(
@@ -299,27 +296,15 @@ class BrandSampler(DistributedSampler[int]):
             "rank=, and leave out accelerator.prepare(loader)"
         )
 
-    def _check_restart(self, restart: Restart, epoch: int) -> None:
-        """Raise `UsageError` unless Lightning would train exactly the rest of an epoch."""
-        if not hasattr(restart.loader, "load_state_dict"):
-            raise UsageError(
-                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
-                "the epoch again and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
-                "saves in its checkpoints (docs/guides/frameworks.md)"
-            )
-        present = self._upcoming.present
-        if present is None or is_announced(self):
-            _, position = self._upcoming.place()
-        else:  # worker processes have begun it, before this call
-            position = present.start
-        samples = rounds(self._sequence.samples - position, self._ranks()[1], drop_last=self.drop_last)
-        left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
-        if left > trains:
-            raise UsageError(
-                f"Lightning counts batches: it has trained {restart.done} of {len(restart.loader)} in epoch {epoch}, "
-                f"and would train {trains} more of the {left} that are left. Go on inside an epoch with as many "
-                "processes and samples a batch as before; between epochs any number will do (docs/guides/frameworks.md)"
-            )
+    def _resume(self, trainer: TrainerEpoch, epoch: int) -> int:
+        """Continue inside an epoch of a Trainer; return the epoch of this sampler. Raises `UsageError`."""
+        size, (_, replicas) = trainer.loader.batch_size, self._ranks()
+
+        def left(position: int) -> int:
+            samples = rounds(self._sequence.samples - position, replicas, drop_last=self.drop_last)
+            return samples // size if trainer.loader.drop_last else -(-samples // size)
+
+        return self._upcoming.resume(lambda place, begun: trainer.place(epoch, place, left, size * replicas, begun=begun))
 
     def _accelerate_deals(self) -> bool:
         """Return whether Accelerate divides this sampler's positions: it is in use, and no other ranks were given."""
