@@ -54,7 +54,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
             self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
-        self.batch_sampler: Any = PreparedBatches(self.sampler, loader.batch_size or 1, loader.drop_last)
+        self.batch_sampler: Any = PreparedBatches.of(self.sampler, loader.batch_size or 1, drop_last=loader.drop_last)
         self.total_batch_size = (loader.batch_size or 1) * accelerator.num_processes
         self.gradient_state = GradientState()
         self._accelerator = accelerator

@@ -28,6 +28,7 @@ from brand.torch.loader.threads import Gate, PaceWindows, ThreadTuner, pool_of
 from brand.torch.loader.timing import Stages, StepWaits
 from brand.torch.pytorch import BatchSampler
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler, mean_samples
+from brand.torch.sampler.lightning_epochs import PREDICT, notes_indices
 from brand.torch.sampler.sampler import BrandSampler
 
 AHEAD_BYTES: Final = 64 << 20
@@ -249,6 +250,8 @@ def _enough(source: SampleSource, batch_size: int) -> int:
 
 def _check_plan(loader: str, plan: Any, dataset: Drawable, *, alone: bool) -> None:
     """Raise `UsageError` unless `plan` is a batch sampler of this data set, and `alone`: without other arguments."""
+    if notes_indices(plan):
+        raise UsageError(PREDICT)
     if not isinstance(plan, PlannedBatchSampler):
         raise UsageError(
             f"batch_sampler= is a {type(plan).__name__}: {loader} takes a LengthBatchSampler or a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
@@ -68,7 +68,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         sampler, size = batches_of("a BrandLoader", dataset, batch_size, sampler, batch_sampler, drop_last=drop_last)
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         DataLoader.__init__(self, dataset, size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
-        vars(self)["batch_sampler"] = OwnBatches(sampler, size, drop_last)  # DataLoader refuses to set it
+        vars(self)["batch_sampler"] = OwnBatches.of(sampler, size, drop_last=drop_last)  # DataLoader refuses to set it
         if batch_sampler is not None:
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
@@ -83,6 +83,20 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
 
 class OwnBatches(BatchSampler):
     """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise UsageError(
+            "something makes another loader of a BrandLoader, with another sampler, as Lightning does for predict and "
+            "overfit_batches. Give it torch.utils.data.DataLoader(dataset, batch_size=...), which reads by random "
+            "access, or a BrandDataModule (docs/guides/frameworks.md)"
+        )
+
+    @classmethod
+    def of(cls, sampler: Any, batch_size: int, *, drop_last: bool) -> Self:
+        """Return the batches of a loader."""
+        made = cls.__new__(cls)
+        BatchSampler.__init__(made, sampler, batch_size, drop_last)
+        return made
 
     def __iter__(self) -> Iterator[list[int]]:
         raise UsageError(

@@ -5,5 +5,6 @@ positions       one iteration of a sampler, and the place at which the next one 
 batch_samplers  LengthBatchSampler, PackedBatchSampler: batches of samples that differ in length
 planned         the batches of an epoch, and one iteration of a batch sampler
 frameworks      how frameworks divide the batches of a sampler
+lightning_epochs  whether a Trainer trains exactly the rest of an epoch, and names the samples of predict
 packed          tensors of packed rows
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, wrapping_of
+from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
 from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
@@ -123,6 +125,11 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return self._sequence.order
 
     @property
+    def sampler(self) -> PlannedBatchSampler:
+        """The batch sampler itself: Lightning sets the epoch of this attribute of a `batch_sampler`."""
+        return self
+
+    @property
     def limits(self) -> BatchLimits:
         """The limits of a batch. Together with the order, they determine the batches of an epoch."""
         return self._sequence.limits
@@ -148,6 +155,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return rounds(len(self._sequence.batches_of(epoch)), self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> PlannedBatches:
+        self._upcoming.set_first(first_epoch())
         states = States(self._state_of_next, self.load_state_dict, self.set_epoch)
         return PlannedBatches(self._upcoming, self._deal, states)
 
@@ -162,7 +170,12 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             left = len(self._sequence.batches_of(loaded.epoch)) - loaded.at
             return counted(left, "batch", "batches") if left else ""
 
-        self._upcoming.set_epoch(whole("epoch", epoch, MAX_EPOCH), rest)
+        epoch, trainer = whole("epoch", epoch, MAX_EPOCH), trainer_epoch()
+        if trainer is not None:
+            trainer.warn_of_rest(epoch, self._left(epoch, 0))
+            if trainer.resumes and self._resume(trainer, epoch) != epoch:
+                return
+        self._upcoming.set_epoch(epoch, rest)
 
     def padding(self, epoch: int) -> float:
         """Return the fraction of an epoch's batches that is padding: 0 if all samples of each batch have one length."""
@@ -232,8 +245,19 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     def _ranks(self) -> tuple[int, int]:
         return find_rank(self.rank, self.num_replicas)
 
+    def _left(self, epoch: int, batch: int) -> int:
+        """Return the number of batches of this rank from a batch of an epoch on."""
+        batches = self._sequence.batches_of(epoch)
+        return rounds(len(batches) - batch, self._ranks()[1], drop_last=self.drop_last)
+
+    def _resume(self, trainer: TrainerEpoch, epoch: int) -> int:
+        """Continue inside an epoch of a Trainer; return the epoch of this sampler. Raises `UsageError`."""
+        left, size = partial(self._left, epoch), self._ranks()[1]
+        return self._upcoming.resume(lambda place, begun: trainer.place(epoch, place, left, size, begun=begun))
+
     def _deal(self) -> Dealing[PlannedSequence]:
         """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
+        refuse_predict()
         loader = asking_loader()
         refuse_reordering(loader)
         if loader.skipped and wrapping_of(self) is None:

@@ -3,19 +3,16 @@
 Accelerate (and with it the Hugging Face Trainer) wraps the batch sampler of a loader that it prepares: each process
 iterates over all batches and takes its own. A `BrandSampler` behind such a loader must therefore yield the positions of
 all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
-inspect the layers between that loader and itself. If a loader has no state, Lightning resumes inside an epoch by
-training as many batches as were left, from the beginning of the epoch; this module detects it when Lightning calls
-`set_epoch`. A PyTorch loader says nothing about itself to its sampler, so `asking_loader` inspects the callers of a
-sampler. It finds three facts: a `StatefulDataLoader` skips batches because its batch sampler has no state, the loader
-leaves out a last batch that is short, or its workers deliver batches in another order. No framework is imported here,
-so a framework that is not in use has no effect.
+inspect the layers between that loader and itself. A PyTorch loader says nothing about itself to its sampler, so
+`asking_loader` inspects the callers of a sampler. It finds three facts: a `StatefulDataLoader` skips batches because
+its batch sampler has no state, the loader leaves out a last batch that is short, or its workers deliver batches in
+another order. No framework is imported here, so a framework that is not in use has no effect.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-import traceback
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -61,7 +58,8 @@ def wrapping_of(sampler: object) -> Wrapping | None:
             return None
         processes *= getattr(layer, "num_processes", 1)
         skipped += getattr(layer, "skip_batches", 0)
-        layer = getattr(layer, "batch_sampler", None) or getattr(layer, "sampler", None)
+        inner = getattr(layer, "batch_sampler", None) or getattr(layer, "sampler", None)
+        layer = None if inner is layer else inner
     if type(loader).__name__ == "DataLoaderDispatcher":  # the first process reads for all of them
         processes = accelerate_processes()
     base = getattr(loader, "base_dataloader", None)
@@ -73,34 +71,6 @@ def _first_layer(loader: Any) -> Any:
     """Return the batch sampler of a loader; some loaders store it as `sampler`."""
     sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     return sampler if hasattr(sampler, "batch_sampler") else batch_sampler
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A restart of Lightning inside an epoch."""
-
-    loader: Any
-    done: int
-    """Number of batches of the epoch that Lightning has already trained, by its own count."""
-
-
-def lightning_restart() -> Restart | None:
-    """Return the restart that Lightning is about to make, if it has called the calling `set_epoch`; otherwise None.
-
-    Lightning tells a sampler only the number of the epoch, so this function inspects the variables of its callers:
-    `_set_sampler_epoch(dataloader, epoch)`, which the training loop calls.
-    """
-    if "lightning.pytorch" not in sys.modules and "pytorch_lightning" not in sys.modules:
-        return None
-    frames = [frame for frame, _ in islice(traceback.walk_stack(inspect.currentframe()), 4)]
-    if len(frames) < 4:
-        return None
-    _, _, sets, calls = frames  # this function, `set_epoch`, its caller, and the caller of that
-    loader: Any = sets.f_locals.get("dataloader")
-    loop: Any = calls.f_locals.get("self")
-    if loader is None or not getattr(loop, "restarted_mid_epoch", False):
-        return None
-    return Restart(loader, int(loop.epoch_loop.batch_progress.current.ready))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,24 @@ class Upcoming(Generic[_Iteration]):
         named = None if self.beginning is None else self.beginning.named
         self.beginning, self.present = IterationStart(epoch, at, loaded=True, named=named), None
 
+    def set_first(self, epoch: int | None) -> None:
+        """Begin the next iteration with the epoch that a framework will set, unless a state was loaded."""
+        if epoch is not None and not (self.beginning is not None and self.beginning.loaded):
+            self.beginning = IterationStart(epoch)
+
+    def resume(self, check: Callable[[tuple[int, int], bool], tuple[int, int]]) -> int:
+        """Continue at the place that `check` returns; return its epoch.
+
+        `check` gets the place of the loaded state, and whether an iteration has begun there: worker processes begin it
+        before a framework sets the epoch.
+        """
+        present = self.present if self.beginning is None else None
+        loaded = self.place() if present is None else (self._epoch_of_present(), present.start)
+        place = check(loaded, present is not None)
+        if place != loaded:
+            self.load(*place)
+        return place[0]
+
     def begin(self, iteration: _Iteration) -> None:
         """Make an iteration the present one, whose first element is about to be taken.
 

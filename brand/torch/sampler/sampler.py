@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
@@ -28,14 +29,13 @@ from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import (
     AskingLoader,
-    Restart,
     accelerate_processes,
     asking_loader,
-    lightning_restart,
     nodes_epoch,
     refuse_reordering,
     wrapping_of,
 )
+from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
 from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
@@ -133,9 +133,9 @@ class BrandSampler(DistributedSampler[int]):
         wrapping = wrapping_of(self)
         if wrapping is not None and wrapping.restored:
             raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
-        restart = lightning_restart()
-        if restart is not None:
-            self._check_restart(restart, epoch)
+        trainer = trainer_epoch()
+        if trainer is not None and trainer.resumes and self._resume(trainer, epoch) != epoch:
+            return
 
         def rest(loaded: IterationStart) -> str:
             left = self._sequence.samples - loaded.at
@@ -164,6 +164,7 @@ class BrandSampler(DistributedSampler[int]):
         return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
+        self._upcoming.set_first(first_epoch())
         states = States(self._state_of_next, self.load_state_dict, self.set_epoch)
         return Positions(self._sequence.samples, self._upcoming, self._deal, states)
 
@@ -281,6 +282,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def _dealt(self, loader: AskingLoader) -> int:
         """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
+        refuse_predict()
         wrapping = wrapping_of(self)
         if loader.skipped and wrapping is None:
             raise UsageError(
@@ -318,27 +320,16 @@ class BrandSampler(DistributedSampler[int]):
             "rank=, and leave out accelerator.prepare(loader)"
         )
 
-    def _check_restart(self, restart: Restart, epoch: int) -> None:
-        """Raise `UsageError` unless Lightning would train exactly the rest of an epoch."""
-        if not hasattr(restart.loader, "load_state_dict"):
-            raise UsageError(
-                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
-                "the epoch again and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
-                "saves in its checkpoints (docs/guides/frameworks.md)"
-            )
-        present = self._upcoming.present
-        if present is None or is_announced(self):
-            _, position = self._upcoming.place()
-        else:  # worker processes have begun it, before this call
-            position = present.start
-        samples = rounds(self._sequence.samples - position, self._ranks()[1], drop_last=self.drop_last)
-        left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
-        if left > trains:
-            raise UsageError(
-                f"Lightning counts batches: it has trained {restart.done} of {len(restart.loader)} in epoch {epoch}, "
-                f"and would train {trains} more of the {left} that are left. Go on inside an epoch with as many "
-                "processes and samples a batch as before; between epochs any number will do (docs/guides/frameworks.md)"
-            )
+    def _resume(self, trainer: TrainerEpoch, epoch: int) -> int:
+        """Continue inside an epoch of a Trainer; return the epoch of this sampler. Raises `UsageError`."""
+        size, (_, replicas) = trainer.loader.batch_size, self._ranks()
+
+        def left(position: int) -> int:
+            samples = rounds(self._sequence.samples - position, replicas, drop_last=self.drop_last)
+            return samples // size if trainer.loader.drop_last else -(-samples // size)
+
+        place = partial(trainer.place, epoch, left=left, size=size * replicas)
+        return self._upcoming.resume(lambda loaded, begun: place(loaded, begun=begun))
 
     def _accelerate_deals(self) -> bool:
         """Return whether Accelerate divides this sampler's positions: it is in use, and no other ranks were given."""
