@@ -6,10 +6,9 @@ one that is taken inside it, on its last batch, leaves an empty iteration of tha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from functools import cache
-from itertools import product
+from functools import cache, partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,12 @@ def rest(kind: str, epochs: list[list[list[int]]], place: str) -> list[list[int]
     trained = {"before": 0, "first": 1, "middle": len(epochs[0]) // 2}.get(place, len(epochs[0]))
     left = [*epochs[0][trained:]]
     resumes = left or (kind, place) == ("StatefulDataLoader", "last")
-    return [sum(left, [])] * bool(resumes) + [sum(epoch, []) for epoch in epochs[1:]]
+    return [flat(left)] * bool(resumes) + [flat(epoch) for epoch in epochs[1:]]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    """All samples."""
+    return list(chain.from_iterable(batches))
 
 
 def epochs_of(loader: Any) -> list[list[list[int]]]:
@@ -167,10 +171,7 @@ def test_a_state_taken_anywhere(sets: list[Path], kind: str, name: str) -> None:
                 continue
             if ranks == 2 and name in ("expand=", "Mixture") and place in ("first", "middle"):
                 continue  # from there on, the ranks divide the same global batches in another way
-
-            def make(**more: Any) -> Any:
-                return SAMPLERS[name](sets, num_replicas=ranks, rank=ranks - 1, drop_last=drop_last, **more)
-
+            make = partial(SAMPLERS[name], sets, num_replicas=ranks, rank=ranks - 1, drop_last=drop_last)
             check(kind, make, place, drop_last=drop_last, named=named)
 
 
@@ -190,7 +191,7 @@ def test_a_state_taken_anywhere(sets: list[Path], kind: str, name: str) -> None:
 def test_a_state_with_workers(sets: list[Path], kind: str, options: dict[str, Any], name: str) -> None:
     """Which have asked for more than was trained."""
     for place, drop_last in (("middle", False), ("last", True), ("end", False)):
-        check(kind, lambda **more: SAMPLERS[name](sets, **more), place, drop_last=drop_last, **options)
+        check(kind, partial(SAMPLERS[name], sets), place, drop_last=drop_last, **options)
 
 
 @pytest.mark.parametrize("kind", ["BrandLoader", "ArrayLoader", "StatefulDataLoader"])
@@ -203,7 +204,7 @@ def test_a_state_of_an_iteration_that_has_not_begun(sets: list[Path], kind: str,
     iterator = iter(loader)
     again = made(kind, SAMPLERS[name](sets))
     again.load_state_dict(loader.state_dict())
-    assert indices_of(again) == indices_of(iterator) == sum(expected[1], [])
+    assert indices_of(again) == indices_of(iterator) == flat(expected[1])
 
 
 def test_an_epoch_that_a_batch_sampler_ends(sets: list[Path]) -> None:
@@ -240,7 +241,7 @@ def test_an_epoch_that_was_named_before_torchdata_loads(sets: list[Path], caplog
                 iter(loader)
         elif named < 4:
             left = {"middle": epochs[1][3:], "last": []}.get(place, []) if named == epoch else epochs[named]
-            assert indices_of(loader) == sum(left, [])
+            assert indices_of(loader) == flat(left)
     assert "set_epoch(2) leaves out the last 11 samples of epoch 1" in caplog.text
 
 
@@ -255,14 +256,14 @@ def test_batches_in_any_order(sets: list[Path], name: str) -> None:
     epochs = epochs_of(made("StatefulDataLoader", SAMPLERS[name](sets), num_workers=2))  # the cure
     sampler = SAMPLERS[name](sets)
     loader = made("DataLoader", sampler, **options)
-    assert sorted(indices_of(loader)) == sorted(sum(epochs[0], []))
+    assert sorted(indices_of(loader)) == sorted(flat(epochs[0]))
     with pytest.raises(UsageError, match=r"leave out in_order=False, or save states at the end of an epoch"):
         state_of(loader, sampler, 3)
     again = SAMPLERS[name](sets)
     again.load_state_dict(state_of(loader, sampler, len(epochs[0])))
-    assert indices_of(made("DataLoader", again)) == sum(epochs[1], [])
+    assert indices_of(made("DataLoader", again)) == flat(epochs[1])
     alone = made("StatefulDataLoader", SAMPLERS[name](sets), in_order=False)  # without workers, nothing is reordered
-    assert indices_of(alone) == sum(epochs[0], [])
+    assert indices_of(alone) == flat(epochs[0])
 
 
 @pytest.fixture
