@@ -1,4 +1,4 @@
-"""Does this process fetch for itself alone? An `IterableDataset` around a loader may be read by several, or for several.
+"""Does this process fetch for itself alone? An `IterableDataset` around a loader may serve several processes.
 
 Each worker process of a `DataLoader` iterates over all of its `IterableDataset`, so each of them would fetch all
 samples. Frameworks make one process read a stream and send batches to the others, or let each process skip the others'
@@ -47,10 +47,11 @@ def check_dividers(replicas: int) -> None:
         name, processes = _divider(frame)
         if processes > 1:
             raise UsageError(
-                f"{name} divides an IterableDataset among {processes} processes, and the BrandSampler in it has divided "
-                f"the samples among {replicas} ranks already: most samples would be lost. Train from the BrandLoader "
-                "without an IterableDataset (Accelerate: brand.frameworks.accelerate.prepare), or have it fetch all "
-                "samples: sampler=BrandSampler(dataset, num_replicas=1, rank=0) (docs/guides/more-frameworks.md)"
+                f"{name} divides an IterableDataset among {processes} processes, and the BrandSampler in it has "
+                f"divided the samples among {replicas} ranks already: most samples would be lost. Train from the "
+                "BrandLoader without an IterableDataset (Accelerate: brand.frameworks.accelerate.prepare), or have it "
+                "fetch all samples: sampler=BrandSampler(dataset, num_replicas=1, rank=0) "
+                "(docs/guides/more-frameworks.md)"
             )
         frame = frame.f_back
 
