@@ -84,7 +84,19 @@ def test_the_end_of_an_epoch_that_is_filled_up_is_no_other_order() -> None:
         account.note(Drawer(100 + rank), np.array([rank + 6, (rank + 9) % 10]))
     assert account.left_out(1) is None
     assert account.repeated == 2
-    assert not account.mostly_repeated
+    assert not account.mostly_repeated(1)
+
+
+def test_a_small_set_that_is_filled_up_is_no_repetition() -> None:
+    """More ranks than samples, and batches of Accelerate that are larger than the share of a process."""
+    ranks = Account(Division(3, 0, 8))
+    for rank in range(8):
+        ranks.note(Drawer(100 + rank), np.array([rank % 3]))
+    dealt = Account(Division(40))
+    dealt.note(Drawer(1), np.arange(32))
+    dealt.note(Drawer(2), np.arange(32, 64) % 40)
+    assert (ranks.repeated, ranks.mostly_repeated(1)) == (5, False)
+    assert (dealt.repeated, dealt.mostly_repeated(2), dealt.mostly_repeated(1)) == (24, False, True)
 
 
 def test_two_processes_that_draw_the_same_are_told_of_once() -> None:

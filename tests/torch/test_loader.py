@@ -514,3 +514,29 @@ def test_what_several_threads_do_counts_less(seconds: dict[str, float], slowest:
     for name, value in seconds.items():
         stages.add(name, value)
     assert stages.slowest == stages.to_json()["slowest"] == slowest
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cure"),
+    [
+        ("shuffle", True, r"BrandSampler\(dataset, shuffle=False\)"),
+        ("generator", None, r"BrandSampler\(dataset, seed="),
+        ("prefetch_factor", 2, "prefetch_batches="),
+        ("worker_init_fn", None, "each sample has its own seed"),
+        ("timeout", 5, "leave it out"),
+        ("persistent_workers", True, "leave it out"),
+        ("multiprocessing_context", "spawn", "leave it out"),
+        ("in_order", True, "leave it out"),
+        ("pin_memory_device", "cuda", "pin_memory=True"),
+        ("num_workers", 0, "num_workers=1"),
+    ],
+)
+def test_arguments_that_only_a_data_loader_has_are_refused_with_a_cure(
+    tmp_path: Path, name: str, value: Any, cure: str
+) -> None:
+    pack([{"n": 1}], tmp_path / "one.brand", {"n": "int"})
+    data = BrandDataset(tmp_path / "one.brand")
+    with pytest.raises(UsageError, match=f"{name}=.*{cure}"):
+        BrandLoader(data, **{name: value})
+    with pytest.raises(TypeError, match="batchsize"):
+        BrandLoader(data, batchsize=1)

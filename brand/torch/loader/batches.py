@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from brand.node.wire.looping import IterationExtent
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Column, Columns
+from brand.torch.job.readers import check_workers
 from brand.torch.sampler.positions import Positions
 
 Ints = Sequence[int] | NDArray[np.int64]
@@ -89,7 +90,9 @@ class FixedSizeBatches(Reprs, shows="_ints size"):
         return replace(whole, due=whole.due - left_out)
 
     def begin(self) -> None:
-        if self.positions is not None:
+        if self.positions is None:
+            check_workers()
+        else:
             self.positions.begin()
 
     def go_on(self) -> None:

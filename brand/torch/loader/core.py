@@ -269,6 +269,8 @@ def _processors() -> int:
 
 def whole_count(name: str, value: Any) -> int:
     """Return `value` as a whole number, at least 1. Raises `UsageError`."""
+    if name == "num_workers" and value == 0 and not isinstance(value, bool):
+        raise UsageError("num_workers=0: at least one thread decodes: give num_workers=1, or leave it out")
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
         other = ', or "auto"' if name == "num_workers" else ""
         raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
@@ -13,6 +13,25 @@ from brand.torch.loader.core import BatchLoader, batches_of
 from brand.torch.loader.tensors import TensorForm
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler
 from brand.torch.sampler.sampler import BrandSampler
+
+_SHUFFLE: Final = (
+    "leave it out, because samples are in random order unless sampler= says otherwise: "
+    "sampler=BrandSampler(dataset, shuffle=False)"
+)
+_WORKERS: Final = "leave it out, because there are threads instead of worker processes, which start once"
+_INSTEAD: Final = {
+    "shuffle": _SHUFFLE,
+    "generator": "give the seed of the order: sampler=BrandSampler(dataset, seed=...)",
+    "worker_init_fn": "leave it out, because there are no worker processes: each sample has its own seed, and a "
+    "transform may prepare itself when it is made",
+    "prefetch_factor": "give prefetch_batches=, the batches that all threads together prefetch",
+    "timeout": "leave it out: a data server that does not answer is an error",
+    "persistent_workers": _WORKERS,
+    "multiprocessing_context": _WORKERS,
+    "in_order": "leave it out, because batches are always in the order of the sampler, which a loader state needs",
+    "pin_memory_device": "give pin_memory=True, for the present device",
+}
+"""Arguments of a `DataLoader` that a `BrandLoader` does not have, and what to write instead."""
 
 
 class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
@@ -43,6 +62,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
             while it trains (Lobster, observation 3). In each of these threads, PyTorch works with one thread.
         prefetch_batches: Batches to prefetch while one is trained; at least 1. None: as many as 64 MiB of stored bytes,
             or an eighth of the data set's `memory=` if that is less; 2 to 64.
+        others: Arguments of a `DataLoader` that a `BrandLoader` does not have: the error says what to write instead.
 
     Raises:
         UsageError: The arguments contradict each other, or `batch_sampler` belongs to another data set.
@@ -64,7 +84,9 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         pin_memory: bool = False,
         num_workers: int | Literal["auto"] | None = None,
         prefetch_batches: int | None = None,
+        **others: Any,
     ) -> None:
+        _refuse(others)
         sampler, size = batches_of("a BrandLoader", dataset, batch_size, sampler, batch_sampler, drop_last=drop_last)
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         DataLoader.__init__(self, dataset, size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
@@ -79,6 +101,14 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
 
     def _form(self) -> TensorForm:
         return TensorForm(pin_memory=self.pin_memory)
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raise `UsageError` for arguments that only a `DataLoader` has, TypeError for any other."""
+    for name in others:
+        if name not in _INSTEAD:
+            raise TypeError(f"BrandLoader() got an unexpected keyword argument {name!r}")
+        raise UsageError(f"a BrandLoader has no {name}=: {_INSTEAD[name]} (docs/guides/more-frameworks.md)")
 
 
 class OwnBatches(BatchSampler):

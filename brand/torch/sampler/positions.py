@@ -24,6 +24,7 @@ from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 from brand.torch.job.rank_log import say_alone, say_rank, warn_alone, warn_first, warn_lonely
+from brand.torch.job.readers import check_dividers, check_workers
 from brand.torch.order.sequence import AccessSequence, whole
 from brand.torch.sampler.frameworks import AskingLoader, torchdata_discards
 
@@ -241,10 +242,12 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         """Settle epoch, place and ranks, as late as possible, and announce them to the server.
 
         A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
-        epoch.
+        epoch. Raises `UsageError`.
         """
         if self._dealing is None:
             dealing = self._deal()
+            check_workers((0, 1) if dealing.source else dealing.ranks)
+            check_dividers(dealing.replicas)
             say_rank(*dealing.ranks, dealing.source)
             if dealing.alone:
                 say_alone(dealing.what, dealing.name)

@@ -62,6 +62,8 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         self._connections: dict[tuple[int, int], ClientNumber] = {}
         """Number of the connection of each worker, by training process and worker."""
         self._draws = 0
+        self._largest = 0
+        """Most positions of one draw."""
         self._in_order = True
         self.repeated = 0
         """Number of positions that one training process drew after another process had drawn them."""
@@ -73,6 +75,7 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         """
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
+        self._largest = max(self._largest, len(positions))
         self.repeated += int(((by != 0) & (by != number)).sum())
         positions = positions[(by == 0) & (positions >= self._division.start)]
         if not len(positions):
@@ -104,10 +107,14 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         """
         return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
-    @property
-    def mostly_repeated(self) -> bool:
-        """Whether training processes drew each other's positions, more than a sampler repeats to fill up the epoch."""
-        return 4 * self.repeated > len(self._drawn) - self._division.start
+    def mostly_repeated(self, processes: int) -> bool:
+        """Whether training processes drew each other's positions, more than are repeated to fill up the epoch.
+
+        A sampler fills up the last round of its ranks. A framework that divides its batches among `processes` fills up
+        the last batch of each of them.
+        """
+        filled = self._division.replicas - 1 + (processes * self._largest if processes > 1 else 0)
+        return self.repeated > max(filled, (len(self._drawn) - self._division.start) // 4)
 
     def left_out(self, processes: int) -> LeftOut | None:
         """Return the positions that ranks left out if `processes` training processes draw for each rank.
@@ -169,7 +176,7 @@ class Conduct(Reprs, shows="_trainings _fault"):
         if left_out is not None:
             self._fault = f"epoch {epoch} {left_out}"
             self._notices.append(self._fault)
-        if account.mostly_repeated and not self._told_of_repeats:
+        if account.mostly_repeated(self._processes) and not self._told_of_repeats:
             self._told_of_repeats = True
             self._notices.append(
                 f"in epoch {epoch}, {account.repeated:,} positions were fetched by one training process after another "

@@ -1,0 +1,81 @@
+"""Does this process fetch for itself alone? An `IterableDataset` around a loader may serve several processes.
+
+Each worker process of a `DataLoader` iterates over all of its `IterableDataset`, so each of them would fetch all
+samples. Frameworks make one process read a stream and send batches to the others, or let each process skip the others'
+part of it: if the sampler shards the samples among the same processes, the others' samples are lost. They tell the
+stream nothing, so this module inspects the variables of its callers. No framework is imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import FrameType
+from typing import Any, Final
+
+from brand.errors import UsageError
+from brand.torch.pytorch import get_worker_info
+
+_DIVIDERS: Final = {
+    "IterableDatasetShard": "num_processes",  # of Accelerate and transformers
+    "DataLoaderDispatcher": "state.num_processes",  # of Accelerate
+    "StepExamplesIterable": "step",  # of datasets: split_dataset_by_node
+    "ShardingFilterIterDataPipe": "num_of_instances",  # of PyTorch
+}
+"""Classes that divide a stream among processes, and the attribute that says among how many."""
+_SPLITTERS: Final = {"split_by_node": "world_size", "split_by_worker": "num_workers"}
+"""Functions of webdataset that divide a stream, and the variable that says among how many."""
+
+
+def check_workers(given: tuple[int, int] = (0, 1)) -> None:
+    """Raise `UsageError` if this is one of several worker processes, each of which would fetch the same samples.
+
+    `given`: the rank and the number of ranks that the caller of a sampler gave, by which each worker process of a rank
+    may have a share of its own: rank x workers + worker, or worker x ranks + rank.
+    """
+    worker, (rank, replicas) = get_worker_info(), given
+    if worker is None or worker.num_workers == 1:
+        return
+    ranks, rest = divmod(replicas, worker.num_workers)
+    if rest or worker.id not in (rank % worker.num_workers, rank // ranks):
+        raise UsageError(
+            f"worker process {worker.id} of {worker.num_workers} of a DataLoader iterates over Brand's sampler or "
+            f"loader, and so does each of the others: every sample would be trained {worker.num_workers} times. Give "
+            "the IterableDataset's DataLoader num_workers=0 or 1 (a BrandLoader has threads of its own), or train from "
+            "the BrandLoader without an IterableDataset (docs/guides/more-frameworks.md)"
+        )
+
+
+def check_dividers(replicas: int) -> None:
+    """Raise `UsageError` if a caller divides the samples of this rank, one of `replicas`, among processes again."""
+    if replicas == 1:
+        return
+    frame = inspect.currentframe()
+    while frame is not None:
+        name, processes = _divider(frame)
+        if processes > 1:
+            raise UsageError(
+                f"{name} divides an IterableDataset among {processes} processes, and the BrandSampler in it has "
+                f"divided the samples among {replicas} ranks already: most samples would be lost. Train from the "
+                "BrandLoader without an IterableDataset (Accelerate: brand.frameworks.accelerate.prepare), or have it "
+                "fetch all samples: sampler=BrandSampler(dataset, num_replicas=1, rank=0) "
+                "(docs/guides/more-frameworks.md)"
+            )
+        frame = frame.f_back
+
+
+def _divider(frame: FrameType) -> tuple[str, int]:
+    """Return what divides a stream in this frame, and among how many processes; 1 if nothing does."""
+    name = frame.f_code.co_name
+    if name in _SPLITTERS:
+        return name, _whole(frame.f_locals.get(_SPLITTERS[name]))
+    value: Any = frame.f_locals.get("self")
+    for kind in type(value).__mro__:
+        if kind.__name__ in _DIVIDERS:
+            for part in _DIVIDERS[kind.__name__].split("."):
+                value = getattr(value, part, 1)
+            return kind.__name__, _whole(value)
+    return "", 1
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 1
