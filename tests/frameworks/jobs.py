@@ -19,8 +19,9 @@ from tests.frameworks.loops import Outcome, Task
 
 SAMPLES = 601
 """Odd, so that two ranks cannot share them equally."""
-START_S, RUN_S, GRACE_S = 180.0, 90.0, 10.0
+START_S, RUN_S, GRACE_S = 300.0, 90.0, 10.0
 """Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
+_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
 
 
 def make_data(folder: Path) -> Path:
@@ -40,6 +41,8 @@ class Job:
         self.framework, self.ranks, self.data, self.folder = framework, ranks, data, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[Connection[Any, Any]] = []
+        self._ranks: list[int] = []
+        """The numbers of the processes."""
         self.starts = 0
 
     def run(self, task: Task) -> list[Outcome]:
@@ -59,6 +62,7 @@ class Job:
                 if found[rank].end not in ("finished", "stopped"):
                     end = min(end, time.monotonic() + GRACE_S)
         if waiting or any(outcome.end == "died" for outcome in found.values()):
+            self._kill(signal.SIGABRT)  # the log then has the stacks of all threads
             self.end()
         return [found.get(rank, Outcome("hung")) for rank in range(self.ranks)]
 
@@ -69,25 +73,33 @@ class Job:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         if self.framework == "Ray Train":
             program, launch = ["-m", "tests.frameworks.ways.ray", str(self.data), address, str(self.ranks)], []
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
         with Listener(address, "AF_UNIX") as listener, (self.folder / f"log-{self.ranks}").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True
             )
             listener._listener._socket.settimeout(START_S)  # type: ignore[attr-defined]
             found = {each.recv(): each for each in (listener.accept() for _ in range(self.ranks))}
-        self._connections = [found[rank] for rank in range(self.ranks)]
+        self._connections = [found[key] for key in sorted(found)]
+        self._ranks = [process for _, process in sorted(found)]
 
     def end(self) -> None:
         """End the processes."""
         for connection in self._connections:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 connection.send(None)
             connection.close()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(3)
+                self._process.wait(GRACE_S)
+            self._kill(signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._process, self._connections = None, []
+        self._process, self._connections, self._ranks = None, [], []
+
+    def _kill(self, number: int) -> None:
+        """Send a signal to the ranks: a launcher starts them in sessions of their own."""
+        for process in self._ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.frameworks.cells import Cell, makes_sense
 from tests.frameworks.jobs import Job
 from tests.frameworks.judge import Epochs, phases, wrong
 from tests.frameworks.loops import Outcome, Task
-from tests.frameworks.program import way_of
+from tests.frameworks.ways.cures import CURES
 
 EXACT, REFUSED, WRONG = "exact", "refused", "WRONG"
 
@@ -24,7 +24,7 @@ class Verdicts:
         self.framework, self._folder, self._models = framework, folder, models
         self._jobs = {ranks: Job(framework, ranks, data, folder) for ranks in (1, 2)}
         self._locks = {ranks: threading.Lock() for ranks in self._jobs}
-        self._cures = way_of(framework).cures
+        self._cures = CURES.get(framework, ())
         self._runs: dict[Task, list[Outcome]] = {}
         self._words: dict[Cell, str] = {}
         self.messages: dict[Cell, str] = {}
@@ -32,12 +32,18 @@ class Verdicts:
         self.cures: dict[Cell, list[Cell]] = {}
         """Of the cells that are refused."""
 
-    def judge(self, cells: Iterable[Cell]) -> dict[Cell, str]:
-        """The verdicts of these cells, and of the cures of those that are refused."""
+    def judge(self, cells: Iterable[Cell], show: Callable[[Cell, str, list[Cell]], None]) -> dict[Cell, str]:
+        """The verdicts of these cells, and of the cures of those that are refused. `show` gets each of them."""
+
+        def judge_some(some: list[Cell]) -> None:
+            for cell in some:
+                word = self._judge(cell)
+                show(cell, word, self.cures.get(cell, []))
+
         of_ranks = [[cell for cell in cells if cell.ranks == ranks] for ranks in self._jobs]
         try:
             with ThreadPoolExecutor(len(of_ranks)) as pool:
-                list(pool.map(lambda some: [self._judge(cell) for cell in some], of_ranks))
+                list(pool.map(judge_some, of_ranks))
         finally:
             for job in self._jobs.values():
                 job.end()
@@ -69,10 +75,10 @@ class Verdicts:
         return self._words[cell], self.messages[cell]
 
     def _of_runs(self, cell: Cell) -> tuple[str, str]:
-        resume, epochs = None, self._models[cell.loader]
+        resume, epochs, own = None, self._models[cell.loader], ("accumulation", "last batch")
         for number, phase in enumerate(phases(cell, epochs)):
             whole = phase.stop is None and resume is None
-            first = replace(cell, ranks=phase.ranks, use=cell.use if whole or cell.use == "accumulation" else "inside")
+            first = replace(cell, ranks=phase.ranks, use=cell.use if whole or cell.use in own else "inside")
             folder = self._folder / str(abs(hash((cell, number))))
             task = Task(first, folder, phase.stop, resume)
             key = replace(task, folder=Path())
@@ -80,7 +86,7 @@ class Verdicts:
                 if key not in self._runs:
                     self._runs[key] = (self._jobs[phase.ranks].run(task), folder)
             outcomes, folder = self._runs[key]
-            refused = next((outcome.message for outcome in outcomes if outcome.end == "refused"), None)
+            refused = next((outcome.message for outcome in outcomes if self._refuses(outcome)), None)
             if refused is not None:
                 return REFUSED, refused
             told = wrong(cell, phase, epochs, outcomes)
@@ -88,3 +94,8 @@ class Verdicts:
                 return f"{WRONG}: run {number + 1}: {told}", told
             resume = folder
         return EXACT, ""
+
+    def _refuses(self, outcome: Outcome) -> bool:
+        """Whether Brand has refused a run, or the framework itself has, with a cure that is known."""
+        known = any(cure.phrase in outcome.message for cure in self._cures)
+        return outcome.end == "refused" or (outcome.end == "failed" and known)

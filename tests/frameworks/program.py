@@ -6,6 +6,7 @@ same processes, because its import takes long.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import logging
@@ -43,11 +44,12 @@ def way_of(framework: str) -> Way:
 
 def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> None:
     """Run tasks until there are no more."""
+    faulthandler.enable()
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
     way, samples = way_of(framework), Samples(data)
     with Client(address, "AF_UNIX") as connection:
-        connection.send(rank)
+        connection.send((rank, os.getpid()))
         way.begin(ranks)
         while (task := connection.recv()) is not None:
             connection.send(_one(way, Run(task, samples, ranks)))

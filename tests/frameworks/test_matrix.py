@@ -6,11 +6,12 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.cells import FRAMEWORKS, LOADERS, cells, draw
+from tests.frameworks.cells import FRAMEWORKS, LOADERS, Cell, cells, draw
 from tests.frameworks.jobs import make_data
 from tests.frameworks.judge import model_of
 from tests.frameworks.loops import Samples
@@ -19,12 +20,19 @@ from tests.frameworks.matrix import Verdicts
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(3600)]
 
 
+def show(cell: Cell, word: str, cures: Sequence[Cell]) -> None:
+    """Print a verdict."""
+    sys.stdout.write(" -> ".join((str(cell), word, *map(str, cures))) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Run cells of some frameworks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("frameworks", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = make_data(Path(name))
@@ -35,10 +43,8 @@ def main() -> None:
             of = cells(framework)
             begin = time.monotonic()
             verdicts = Verdicts(framework, folder, work, models)
-            words = verdicts.judge(of if options.all else draw(of, options.seed))
-            for cell, word in sorted(words.items()):
-                cure = ", ".join(map(str, verdicts.cures.get(cell, ())))
-                sys.stdout.write(f"{cell} -> {word}" + (f" -> {cure}" if cure else "") + "\n")
+            chosen = [cell for cell in of if options.only in str(cell)]
+            words = verdicts.judge(chosen if options.all or options.only else draw(of, options.seed), show)
             sys.stdout.write(f"{framework}: {len(words)} cells, {time.monotonic() - begin:.0f} s\n")
             for log in work.glob("log-*"):
                 Path("/tmp/matrix-" + work.name + "-" + log.name).write_text(log.read_text())
