@@ -21,15 +21,16 @@ FITS = (
 )
 """How a training ends and goes on: it is stopped inside an epoch, after its last batch (`last batch`), after the loop
 over its batches (`end`), and so on."""
-OTHERS = ("validate", "test", "predict", "tune")
-DEFAULTS, PAGE, STATEFUL = "defaults", "as the page says", "use_stateful_dataloader"
+OTHERS = ("validate", "test", "predict", "tune", "overfit")
+DEFAULTS, PAGE, STATEFUL, PREPARE = "defaults", "as the page says", "use_stateful_dataloader", "prepare"
+"""`prepare`: the one of Brand for Accelerate, in `get_train_dataloader` of a Trainer."""
 FRAMEWORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain loop": ((DEFAULTS, PAGE), ("validate",)),
     "torchrun": ((DEFAULTS, PAGE), ("validate",)),
     "Lightning": ((DEFAULTS, PAGE), OTHERS),
-    "Fabric": ((DEFAULTS, PAGE), ("validate",)),
-    "Accelerate": ((DEFAULTS, STATEFUL, PAGE), ("validate", "tune")),
-    "HF Trainer": ((DEFAULTS, PAGE), OTHERS),
+    "Fabric": ((DEFAULTS, PAGE), ()),
+    "Accelerate": ((DEFAULTS, STATEFUL, PAGE), ("validate",)),
+    "HF Trainer": ((DEFAULTS, PREPARE, PAGE), ("validate", "predict", "tune")),
     "StatefulDataLoader": ((DEFAULTS, PAGE), ()),
     "torchdata.nodes": ((DEFAULTS,), ()),
     "Ray Train": ((DEFAULTS, PAGE), ()),
@@ -67,8 +68,12 @@ def makes_sense(cell: Cell) -> bool:
             return cell.loader != "BrandLoader" and not (cell.said == DEFAULTS and planned)
         case "HF Trainer" if cell.said == PAGE:  # the mixin makes its own loader: with or without worker processes
             return cell.loader == "mixture" or cell.loader == ("DataLoader" if cell.workers else "BrandLoader")
-        case "HF Trainer" if cell.use in ("test", "predict"):
-            return cell.loader == "DataLoader" and cell.said == PAGE
+        case "HF Trainer" if cell.said == PREPARE:
+            return cell.loader in ("BrandLoader", "mixture") and cell.use in FITS
+        case "HF Trainer" if cell.use in ("validate", "predict"):  # the Trainer reads by random access
+            return cell.loader == "DataLoader" and cell.said == DEFAULTS
+        case "Accelerate" if cell.use == "validate" and cell.said == PAGE:  # by random access
+            return cell.loader == "DataLoader"
     return True
 
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brand.torch import BrandSampler
-from tests.frameworks.cells import PAGE, Cell
-from tests.frameworks.loops import BATCH, EARLY, EPOCHS, Outcome, Run, Samples, Task, ids_of
+from tests.frameworks.cells import OTHERS, PAGE, Cell
+from tests.frameworks.loops import BATCH, EARLY, EPOCHS, INSIDE, MORE, Outcome, Run, Samples, Task, ids_of
 
 Epochs = list[list[list[int]]]
 """By epoch, the units that ranks take in turn: single samples, or the batches of a plan."""
 PLANNED = ("length-grouped", "packed")
-INSIDE, MORE = 4, 3
-"""Batches after which a run inside an epoch is stopped, and is stopped again."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,15 @@ def wrong(cell: Cell, phase: Phase, epochs: Epochs, outcomes: list[Outcome]) -> 
     if set(ends) != {"finished" if phase.stop is None else "stopped"}:
         told = next((o.message for o in outcomes if o.message), "")
         return f"it {' and '.join(sorted(set(ends)))}: {told}"
+    if cell.use in OTHERS and (told := _unseen(cell, epochs, outcomes)):
+        return told
     steps = [outcome.steps for outcome in outcomes]
+    if cell.use in ("test", "predict"):
+        return ""
+    if cell.use == "overfit":
+        each = [[batch for of, batch in some if of == epoch] for some in steps for epoch in range(EPOCHS)]
+        same = all(len(each[n]) == 2 and each[n] == each[n - n % EPOCHS] for n in range(len(each)))
+        return "" if same else "the epochs are not the same two batches"
     if len(set(map(len, steps))) > 1:
         return f"ranks trained {[len(of) for of in steps]} batches"
     expected = list(_expected(cell, phase, epochs))
@@ -110,6 +116,27 @@ def wrong(cell: Cell, phase: Phase, epochs: Epochs, outcomes: list[Outcome]) -> 
             return f"batch {number}, of epoch {epoch}: {told}"
     if len(steps[0]) > len(expected):
         return f"{len(steps[0])} batches in place of {len(expected)}"
+    return ""
+
+
+def _unseen(cell: Cell, epochs: Epochs, outcomes: list[Outcome]) -> str:
+    """The difference between the samples of an evaluation and those of an epoch, of which each counts once.
+
+    Ranks that are not gathered may have a sample or a planned batch more, as the page says.
+    """
+    if cell.use in ("tune", "overfit"):
+        return ""
+    facts = [outcome.facts for outcome in outcomes]
+    every = Counter(n for unit in epochs[0] for n in unit)
+    if any("gathered" in of for of in facts):
+        found, more = Counter(facts[0]["gathered"]), 0
+    else:
+        found = Counter(n for of in facts for n in of.get("seen", ()))
+        more = (cell.ranks - 1) * max(map(len, epochs[0]))
+    if every - found or (found - every).total() > more:
+        return f"an evaluation leaves out {(every - found).total()} samples, and repeats {(found - every).total()}"
+    if any(of.get("indices", of.get("seen")) != of.get("seen") for of in facts):
+        return "the indices of predictions are not those of the samples"
     return ""
 
 

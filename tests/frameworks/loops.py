@@ -25,6 +25,8 @@ MEMBER = 1_000
 ACCUMULATED = 4
 EARLY = 5
 """Batches of each epoch of a loop that leaves its epochs early."""
+INSIDE, MORE = 4, 3
+"""Batches after which a run inside an epoch is stopped, and is stopped again."""
 _LIMITS = {"batch_length": 800, "batch_size": BATCH}
 _ROWS = {"tokens_per_row": 128, "rows_per_batch": 6}
 
@@ -193,6 +195,10 @@ class Run:
         """Note a batch; whether the run is stopped after it."""
         self.outcome.steps.append((epoch, ids_of(batch).tolist()))
         return self.task.stop == (epoch, self.trained(epoch))
+
+    def sees(self, batch: Any) -> None:
+        """Note a batch of an evaluation."""
+        self.outcome.facts.setdefault("seen", []).extend(ids_of(batch).tolist())
 
     def trained(self, epoch: int) -> int:
         """The batches of an epoch so far, in this run."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.frameworks.cells import Cell, makes_sense
+from tests.frameworks.cells import DEFAULTS, FITS, Cell, makes_sense
 from tests.frameworks.jobs import Job
 from tests.frameworks.judge import Epochs, phases, wrong
 from tests.frameworks.loops import Outcome, Task
@@ -25,7 +25,7 @@ class Verdicts:
         self._jobs = {ranks: Job(framework, ranks, data, folder) for ranks in (1, 2)}
         self._locks = {ranks: threading.Lock() for ranks in self._jobs}
         self._cures = CURES.get(framework, ())
-        self._runs: dict[Task, list[Outcome]] = {}
+        self._runs: dict[Task, tuple[list[Outcome], Path]] = {}
         self._words: dict[Cell, str] = {}
         self.messages: dict[Cell, str] = {}
         """Of the cells that are refused or wrong."""
@@ -93,7 +93,22 @@ class Verdicts:
             if told:
                 return f"{WRONG}: run {number + 1}: {told}", told
             resume = folder
-        return EXACT, ""
+        return (EXACT, "") if self._alike(cell, outcomes) else (f"{WRONG}: other weights than the stock framework", "")
+
+    def _alike(self, cell: Cell, outcomes: list[Outcome]) -> bool:
+        """Whether the weights are those of the framework without Brand, over the same order. Two ranks round others."""
+        if cell.ranks > 1 or cell.loader not in ("DataLoader", "BrandLoader") or cell.use not in FITS[:1] + FITS[2:-1]:
+            return True
+        use = cell.use if cell.use == "accumulation" else FITS[0]
+        said = cell.said if cell.framework not in ("HF Trainer", "StatefulDataLoader") else DEFAULTS
+        order = tuple(tuple(n for unit in epoch for n in unit) for epoch in self._models["DataLoader"])
+        task = Task(replace(cell, loader="DataLoader", workers=0, use=use, said=said), Path(), stock=order)
+        with self._locks[1]:
+            if task not in self._runs:
+                self._runs[task] = self._jobs[1].run(task), Path()
+        (stock,) = self._runs[task][0]
+        assert stock.end == "finished", f"{task.cell} without Brand: {stock}"
+        return outcomes[0].facts["weights"] == stock.facts["weights"]
 
     def _refuses(self, outcome: Outcome) -> bool:
         """Whether Brand has refused a run, or the framework itself has, with a cure that is known."""

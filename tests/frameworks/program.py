@@ -18,7 +18,7 @@ from multiprocessing.connection import Client
 from pathlib import Path
 
 from brand.errors import BrandError
-from tests.frameworks.loops import Outcome, Run, Samples, StoppedError, Task
+from tests.frameworks.loops import Outcome, Run, Samples, StoppedError
 from tests.frameworks.ways.base import Way
 
 WAYS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -43,7 +44,7 @@ def main() -> None:
             of = cells(framework)
             begin = time.monotonic()
             verdicts = Verdicts(framework, folder, work, models)
-            chosen = [cell for cell in of if options.only in str(cell)]
+            chosen = [cell for cell in of if re.search(options.only, str(cell))]
             words = verdicts.judge(chosen if options.all or options.only else draw(of, options.seed), show)
             sys.stdout.write(f"{framework}: {len(words)} cells, {time.monotonic() - begin:.0f} s\n")
             for log in work.glob("log-*"):

@@ -8,10 +8,11 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader
 
 from brand.frameworks.accelerate import prepare
 from tests.frameworks.cells import STATEFUL
-from tests.frameworks.loops import EPOCHS, Run, StoppedError, keeper_of, loss_of, state_of
+from tests.frameworks.loops import BATCH, EPOCHS, Run, StoppedError, ids_of, keeper_of, loss_of, state_of
 from tests.frameworks.ways.base import Way
 
 
@@ -84,10 +85,20 @@ def _save(run: Run, accelerator: Any, place: Any) -> None:
     raise StoppedError
 
 
+def validate(run: Run) -> None:
+    """`gather_for_metrics`; as the page says, by random access."""
+    configuration = DataLoaderConfiguration(use_stateful_dataloader=run.cell.said == STATEFUL)
+    accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+    loader = DataLoader(run.samples.first, BATCH, num_workers=run.cell.workers) if run.page else run.loader()
+    found = run.outcome.facts["gathered"] = []
+    for batch in accelerator.prepare(loader):
+        found += accelerator.gather_for_metrics(ids_of(batch)).tolist()
+
+
 def forget() -> None:
     """Accelerate keeps what it knows in classes."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 
-ACCELERATE = Way(fit, {}, forget=forget)
+ACCELERATE = Way(fit, {"validate": validate}, forget=forget)

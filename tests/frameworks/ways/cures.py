@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.frameworks.cells import PAGE, Cell
+from tests.frameworks.cells import PAGE, PREPARE, Cell
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ CURES: dict[str, tuple[Cure, ...]] = {
         Cure("leave out accelerator.prepare(loader)", _AS_THE_PAGE_SAYS),
     ),
     "HF Trainer": (
+        Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),
         Cure("BrandTrainerMixin", _to_mixin),
         Cure("the same number of processes", _SAME_PROCESSES),
         Cure("iterate over the loader itself", _OWN_LOOP),

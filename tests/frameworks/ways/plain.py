@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch.distributed
 
-from tests.frameworks.loops import EPOCHS, Run, keeper_of, loss_of, state_of
+from tests.frameworks.loops import EPOCHS, INSIDE, Run, keeper_of, loss_of, state_of
 from tests.frameworks.ways.base import Way
 
 
@@ -31,6 +31,8 @@ def fit(run: Run) -> None:
                 optimizer.zero_grad()
             if stop:
                 run.write(data=state_of(loader, step), model=model.state_dict())
+            if run.cell.use == "validate" and step == INSIDE:
+                evaluate(run)
             if step == run.early:
                 break
         optimizer.step()  # of a last step with fewer batches; without any, it changes nothing
@@ -39,8 +41,11 @@ def fit(run: Run) -> None:
             run.write(data=state_of(loader, step), model=model.state_dict())
 
 
-def validate(run: Run) -> None:
-    """An evaluation in the middle of an epoch disturbs no training."""
+def evaluate(run: Run) -> None:
+    """By a loader of its own, in the middle of an epoch."""
+    run.outcome.facts["seen"] = []
+    for batch in run.loader():
+        run.sees(batch)
 
 
 def begin(ranks: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 import ray
 import ray.train.torch
-import torch
-from ray.train import Checkpoint, ScalingConfig
+from ray.train import ScalingConfig
 
-from tests.frameworks.loops import EPOCHS, Run, StoppedError, keeper_of, loss_of, state_of
+from tests.frameworks.loops import EPOCHS, Run, keeper_of, loss_of, state_of
 from tests.frameworks.ways.base import Way
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from brand.frameworks.accelerate import prepare
 from brand.frameworks.transformers import BrandTrainerMixin
-from tests.frameworks.loops import BATCH, EPOCHS, SEED, Run, StoppedError, loss_of
+from tests.frameworks.cells import PREPARE
+from tests.frameworks.loops import BATCH, EPOCHS, SEED, Run, StoppedError, ids_of, loss_of
 from tests.frameworks.ways.accelerate import forget
 from tests.frameworks.ways.base import Way
 
@@ -24,8 +26,9 @@ class Model(nn.Module):
     def forward(self, index: Any, **more: Any) -> Any:
         """A loss, as the Trainer asks for it."""
         batch = {"index": index} | {name: more[name] for name in ("member",) if name in more}
-        self._epochs.stop |= self._run.train(self._epochs.now, batch)
-        return {"loss": loss_of(self.layer, batch)}
+        if self.training:
+            self._epochs.stop |= self._run.train(self._epochs.now, batch)
+        return {"loss": loss_of(self.layer, batch), "logits": ids_of(batch)}
 
 
 class Epochs(TrainerCallback):  # type: ignore[misc]
@@ -55,11 +58,14 @@ class Epochs(TrainerCallback):  # type: ignore[misc]
             control.should_save = control.should_training_stop = self.stop = True
 
 
-def fit(run: Run) -> None:
+def fit(run: Run, **more: Any) -> None:
     """`trainer.train`, from a checkpoint if there is one."""
-    epochs, more = Epochs(run), {}
+    epochs = Epochs(run)
     if run.cell.workers and run.cell.loader in ("DataLoader", "mixture"):
         more["dataloader_num_workers"] = run.cell.workers
+    if run.cell.loader == "iterable wrapper":  # it has no length
+        steps = -(-len(run.samples.first) // (BATCH * run.ranks))
+        more["max_steps"] = EPOCHS * -(-steps // run.accumulated)
     trainer = kind_of(run)(
         model=Model(run, epochs),
         args=arguments(run, **more),
@@ -104,6 +110,8 @@ def kind_of(run: Run) -> Any:
 
     class WithLoader(Trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
+            if run.cell.said == PREPARE:
+                return prepare(self.accelerator, run.loader())
             return self.accelerator.prepare(run.loader())
 
     class WithMixin(BrandTrainerMixin, Trainer):  # type: ignore[misc]
@@ -115,4 +123,32 @@ def kind_of(run: Run) -> Any:
     return WithSampler if sampled or run.task.stock else WithLoader
 
 
-TRAINER = Way(fit, {}, forget=forget)
+def evaluate(run: Run) -> None:
+    """`trainer.predict`, or `trainer.evaluate` while it trains."""
+
+    def metrics(found: Any) -> dict[str, float]:
+        run.outcome.facts["gathered"] = found.predictions.tolist()
+        return {}
+
+    epochs, more = Epochs(run), {"dataloader_num_workers": run.cell.workers}
+    trainer = kind_of(run)(
+        model=Model(run, epochs),
+        args=arguments(run, eval_strategy="epoch" if run.cell.use == "validate" else "no", **more),
+        train_dataset=run.samples.first,
+        eval_dataset=run.samples.first,
+        callbacks=[epochs],
+        compute_metrics=metrics,
+    )
+    with contextlib.redirect_stdout(None):
+        if run.cell.use == "predict":
+            trainer.predict(run.samples.first)
+        else:
+            trainer.train()
+
+
+def tune(run: Run) -> None:
+    """With `auto_find_batch_size`, where memory is large enough."""
+    fit(run, auto_find_batch_size=True)
+
+
+TRAINER = Way(fit, {"validate": evaluate, "predict": evaluate, "tune": tune}, forget=forget)
