@@ -66,12 +66,12 @@ def makes_sense(cell: Cell) -> bool:
         case "StatefulDataLoader":  # a BrandLoader has its own state: that is a plain loop
             planned = cell.loader in ("length-grouped", "packed")  # they are always a batch_sampler
             return cell.loader != "BrandLoader" and not (cell.said == DEFAULTS and planned)
+        case "HF Trainer" if cell.use in ("validate", "predict"):  # the Trainer reads by random access
+            return cell.loader == "DataLoader" and cell.said == DEFAULTS
         case "HF Trainer" if cell.said == PAGE:  # the mixin makes its own loader: with or without worker processes
             return cell.loader == "mixture" or cell.loader == ("DataLoader" if cell.workers else "BrandLoader")
         case "HF Trainer" if cell.said == PREPARE:
-            return cell.loader in ("BrandLoader", "mixture") and cell.use in FITS
-        case "HF Trainer" if cell.use in ("validate", "predict"):  # the Trainer reads by random access
-            return cell.loader == "DataLoader" and cell.said == DEFAULTS
+            return cell.loader in ("BrandLoader", "mixture") and cell.use in (*FITS, "tune")
         case "Accelerate" if cell.use == "validate" and cell.said == PAGE:  # by random access
             return cell.loader == "DataLoader"
     return True

@@ -73,7 +73,9 @@ class Job:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         if self.framework == "Ray Train":
             program, launch = ["-m", "tests.frameworks.ways.ray", str(self.data), address, str(self.ranks)], []
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
+        environment = (
+            os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
+        )
         with Listener(address, "AF_UNIX") as listener, (self.folder / f"log-{self.ranks}").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True

@@ -158,9 +158,7 @@ def _expected(cell: Cell, phase: Phase, epochs: Epochs) -> Any:
         at = 0
 
 
-def _compare(
-    found: list[list[int]], units: list[list[int]], epoch: list[list[int]], ranks: int, mixed: bool
-) -> str:
+def _compare(found: list[list[int]], units: list[list[int]], epoch: list[list[int]], ranks: int, mixed: bool) -> str:
     """The difference between the batches of all ranks and the units that are due.
 
     Ranks take units in turn, those of a mixture in a random turn in each round, or (Accelerate) a batch each. The last

@@ -14,6 +14,7 @@ from tests.frameworks.judge import Epochs, phases, wrong
 from tests.frameworks.loops import Outcome, Task
 from tests.frameworks.ways.cures import CURES
 
+Show = Callable[[Cell, str, list[Cell]], None]
 EXACT, REFUSED, WRONG = "exact", "refused", "WRONG"
 
 
@@ -32,7 +33,7 @@ class Verdicts:
         self.cures: dict[Cell, list[Cell]] = {}
         """Of the cells that are refused."""
 
-    def judge(self, cells: Iterable[Cell], show: Callable[[Cell, str, list[Cell]], None]) -> dict[Cell, str]:
+    def judge(self, cells: Iterable[Cell], show: Show = lambda *_: None) -> dict[Cell, str]:
         """The verdicts of these cells, and of the cures of those that are refused. `show` gets each of them."""
 
         def judge_some(some: list[Cell]) -> None:

@@ -133,7 +133,9 @@ def evaluate(run: Run) -> None:
     epochs, more = Epochs(run), {"dataloader_num_workers": run.cell.workers}
     trainer = kind_of(run)(
         model=Model(run, epochs),
-        args=arguments(run, eval_strategy="epoch" if run.cell.use == "validate" else "no", **more),
+        args=arguments(
+            run, eval_strategy="epoch" if run.cell.use == "validate" else "no", label_names=["index"], **more
+        ),
         train_dataset=run.samples.first,
         eval_dataset=run.samples.first,
         callbacks=[epochs],
