@@ -34,13 +34,17 @@ def _to_mixin(cell: Cell) -> Cell:
     return replace(cell, said=PAGE, loader=loader)
 
 
+def _same_processes(cell: Cell) -> Cell:
+    """A cell that has as many processes as before is not cured by that."""
+    return replace(cell, use="inside") if cell.use == "other processes" else cell
+
+
 _AS_THE_PAGE_SAYS = _change(said=PAGE)
-_SAME_PROCESSES = _change(use="inside")
 _OWN_LOOP = _change(framework="plain loop", said=PAGE)
 _LIGHTNING = (
     Cure("Use BrandLoader", _to_brand_loader),
     Cure("torchdata's StatefulDataLoader", _change(said=PAGE, workers=2)),
-    Cure("as many processes and samples a batch as before", _SAME_PROCESSES),
+    Cure("as many processes and samples a batch as before", _same_processes),
 )
 CURES: dict[str, tuple[Cure, ...]] = {
     "Lightning": _LIGHTNING,
@@ -56,7 +60,7 @@ CURES: dict[str, tuple[Cure, ...]] = {
     "HF Trainer": (
         Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),
         Cure("BrandTrainerMixin", _to_mixin),
-        Cure("the same number of processes", _SAME_PROCESSES),
+        Cure("the same number of processes", _same_processes),
         Cure("iterate over the loader itself", _OWN_LOOP),
         Cure("leave out accelerator.prepare(loader)", _OWN_LOOP),
     ),
