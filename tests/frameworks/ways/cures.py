@@ -1,0 +1,69 @@
+"""Which cell is the cure of a refusal? A phrase of the message, and the cell that the phrase means.
+
+The phrases are of Brand's messages, and of those of frameworks that refuse by themselves. No framework is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.frameworks.cells import PAGE, PREPARE, Cell
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A phrase of a message, and its meaning for a cell."""
+
+    phrase: str
+    change: Callable[[Cell], Cell]
+
+
+def _change(**values: Any) -> Callable[[Cell], Cell]:
+    return lambda cell: replace(cell, **values)
+
+
+def _to_brand_loader(cell: Cell) -> Cell:
+    return replace(cell, loader="BrandLoader" if cell.loader == "DataLoader" else cell.loader, workers=0)
+
+
+def _to_mixin(cell: Cell) -> Cell:
+    """`BrandTrainerMixin` makes a `BrandLoader`, or a `DataLoader` if there are worker processes."""
+    loader = cell.loader if cell.loader == "mixture" else "DataLoader" if cell.workers else "BrandLoader"
+    return replace(cell, said=PAGE, loader=loader)
+
+
+def _same_processes(cell: Cell) -> Cell:
+    """A cell that has as many processes as before is not cured by that."""
+    return replace(cell, use="inside") if cell.use == "other processes" else cell
+
+
+_AS_THE_PAGE_SAYS = _change(said=PAGE)
+_OWN_LOOP = _change(framework="plain loop", said=PAGE)
+_LIGHTNING = (
+    Cure("Use BrandLoader", _to_brand_loader),
+    Cure("torchdata's StatefulDataLoader", _change(said=PAGE, workers=2)),
+    Cure("as many processes and samples a batch as before", _same_processes),
+)
+CURES: dict[str, tuple[Cure, ...]] = {
+    "Lightning": _LIGHTNING,
+    "Fabric": (
+        Cure("docs/guides/frameworks.md says what to use instead", _AS_THE_PAGE_SAYS),
+        Cure("setup_dataloaders(..., use_distributed_sampler=False)", _AS_THE_PAGE_SAYS),
+    ),
+    "Accelerate": (
+        Cure("brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
+        Cure("without accelerator.prepare", _AS_THE_PAGE_SAYS),
+        Cure("leave out accelerator.prepare(loader)", _AS_THE_PAGE_SAYS),
+    ),
+    "HF Trainer": (
+        Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),
+        Cure("BrandTrainerMixin", _to_mixin),
+        Cure("the same number of processes", _same_processes),
+        Cure("iterate over the loader itself", _OWN_LOOP),
+        Cure("leave out accelerator.prepare(loader)", _OWN_LOOP),
+    ),
+    "StatefulDataLoader": (Cure("without batch_sampler=", _AS_THE_PAGE_SAYS),),
+}
+"""By framework."""

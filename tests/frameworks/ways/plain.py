@@ -1,0 +1,58 @@
+"""A plain loop, as `docs/guides/resume.md` has it; under torchrun the same without a process group."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed
+
+from tests.frameworks.loops import EPOCHS, INSIDE, Run, keeper_of, loss_of, state_of
+from tests.frameworks.ways.base import Way
+
+
+def fit(run: Run) -> None:
+    """By default without `set_epoch`: each iteration is the next epoch."""
+    loader, model, first = run.loader(), run.model, 0
+    optimizer = run.optimizer()
+    if run.task.resume is not None:
+        saved = run.read()
+        keeper_of(loader).load_state_dict(saved["data"])
+        model.load_state_dict(saved["model"])
+        first = saved["data"]["epoch"]
+    for epoch in range(first, EPOCHS):
+        if run.page or run.task.stock:
+            keeper_of(loader).set_epoch(epoch)
+        step = 0
+        for step, batch in enumerate(loader, 1):
+            stop = run.train(epoch, batch)
+            (loss_of(model, batch) / run.accumulated).backward()
+            if step % run.accumulated == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            if stop:
+                run.write(data=state_of(loader, step), model=model.state_dict())
+            if run.cell.use == "validate" and step == INSIDE:
+                evaluate(run)
+            if step == run.early:
+                break
+        optimizer.step()  # of a last step with fewer batches; without any, it changes nothing
+        optimizer.zero_grad()
+        if run.ends(epoch):
+            run.write(data=state_of(loader, step), model=model.state_dict())
+
+
+def evaluate(run: Run) -> None:
+    """By a loader of its own, in the middle of an epoch."""
+    run.outcome.facts["seen"] = []
+    for batch in run.loader():
+        run.sees(batch)
+
+
+def begin(ranks: int) -> None:
+    """A plain loop on several processes has a process group."""
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+
+
+PLAIN = Way(fit, {}, begin=begin)
+TORCHRUN = Way(fit, {})
