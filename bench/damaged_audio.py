@@ -117,8 +117,7 @@ def _decoded(dataset: BrandDataset, index: int) -> tuple[str, Waveform | None]:
     try:
         sample = dataset[index]
     except DecodeError as error:
-        assert error.path is not None
-        return Path(error.path).name, None
+        return Path(str(error.path)).name, None
     return Path(sample["key"]).name, sample["audio"]
 
 

@@ -118,6 +118,7 @@ class Cluster:
         return told
 
     def close(self) -> None:
+        """End the servers."""
         for line in self._lines:
             line.close()
         for process in self.processes:
@@ -126,6 +127,7 @@ class Cluster:
 
 @contextmanager
 def clusters(folder: Path) -> Iterator[list[Cluster]]:
+    """Two clusters: of a folder that all nodes see, and of partitions."""
     whole, outs = make_sets(folder)
     with ExitStack() as stack:
         found = []

@@ -7,7 +7,6 @@ HOW is `blocked` or `open`. The import of this module takes the place of slow im
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,22 +15,20 @@ from torch.utils.data import DataLoader
 
 from brand.torch import BrandDataset, BrandSampler
 
-if multiprocessing.parent_process() is not None:
+if __name__ == "__mp_main__":
     os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def main(path: str, method: str, how: str) -> None:
     """An epoch with a worker."""
     dataset = BrandDataset(path, fields=("index",))
-    loader = DataLoader(
-        dataset, 50, sampler=BrandSampler(dataset), num_workers=1, multiprocessing_context=method
-    )
+    loader = DataLoader(dataset, 50, sampler=BrandSampler(dataset), num_workers=1, multiprocessing_context=method)
     if how == "blocked":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     batches = iter(loader)
     if how == "blocked":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    print(sum(len(numbers) for (numbers,) in batches))
+    sys.stdout.write(f"{sum(len(numbers) for (numbers,) in batches)}\n")
 
 
 if __name__ == "__main__":
