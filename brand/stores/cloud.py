@@ -96,6 +96,7 @@ _ENDPOINTS: Final = (
     "AZURE_MSI_ENDPOINT",
     "AZURE_AUTHORITY_HOST",
     "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
 )
 """Variables with an address of a store, or of a source of credentials."""
 
