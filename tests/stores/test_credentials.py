@@ -231,7 +231,7 @@ class TokenStore(BaseHTTPRequestHandler):
         """Give a token, or 20 bytes, or refuse."""
         status, body = 401, f"<Error><Code>{self.code}</Code><Message>no</Message></Error>".encode()
         if "token" in self.path:
-            token = {"access_token": self.newest[-1], "expires_in": "3599", "expires_on": "4102444800"}
+            token = {"access_token": self.newest[-1], "expires_in": 3599, "expires_on": "4102444800"}
             status, body = 200, dumps(token | {"token_type": "Bearer", "resource": "storage"}).encode()
         elif self.headers.get("Authorization") == f"Bearer {self.newest[-1]}":
             status, body = 206, bytes(20)
