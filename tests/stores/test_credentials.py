@@ -281,7 +281,7 @@ def test_a_token_of_the_metadata_service_that_ends_early(
             "IDENTITY_ENDPOINT": f"http://{source}/msi/token",
             "IDENTITY_HEADER": "secret",
         }.items():
-            if scheme == "gs" or not name.startswith("G"):
+            if name.startswith("G") == (scheme == "gs"):
                 monkeypatch.setenv(name, value)
         store = open_store(f"{scheme}://bucket/set.brand")
         for number in range(2, 5):
