@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from brand.errors import StorageError
+
+ANOTHER_FOLDER: Final = ": set XDG_CACHE_HOME to a folder that you can write"
+"""The remedy if the folder cannot be written, as in a read-only home."""
 
 
 def user_cache(part: str) -> Path:

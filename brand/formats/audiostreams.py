@@ -113,9 +113,11 @@ def check_pages(data: bytes | mmap) -> None:
             continue
         lacing = at + 27 + data[at + 26]
         end = lacing + sum(data[at + 27 : lacing])
-        if end > len(data):
-            return
         stream, number = data[at + 14 : at + 18], int.from_bytes(data[at + 18 : at + 22], "little")
+        if end > len(data):
+            if data.find(b"OggS", at + 1) >= 0:
+                raise ValueError("a page of the Ogg file is cut, and other pages follow it")
+            return
         if _ogg_sum(data[at : at + 22] + bytes(4) + data[at + 26 : end]) != data[at + 22 : at + 26]:
             raise ValueError(f"page {number} of the Ogg file does not match its checksum")
         if number != numbers.get(stream, number) and not data[at + 5] & 2:

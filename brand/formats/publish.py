@@ -76,14 +76,17 @@ _REMEDIES: Final = {
 
 
 @contextmanager
-def storage_errors(path: str | Path, what: str) -> Iterator[None]:
-    """Turn an OSError into a `StorageError` that names the action, the path and the remedy."""
+def storage_errors(path: str | Path, what: str, remedy: str = "") -> Iterator[None]:
+    """Turn an OSError into a `StorageError` that names the action, the path and the remedy.
+
+    `remedy` is for errors other than those of full disks and of stores.
+    """
     try:
         yield
     except BrandError:  # some of Brand's errors are OSErrors, too
         raise
     except OSError as error:
-        reason, hint = storage_reason(error), ""
+        reason, hint = storage_reason(error), remedy
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = ". Free some space and run the same command again: it continues where it stopped"
         elif "://" in str(error.filename):

@@ -91,7 +91,14 @@ _ENDPOINTS: Final = (
     "AWS_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
     "AZURE_ENDPOINT",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "IDENTITY_ENDPOINT",
+    "AZURE_MSI_ENDPOINT",
+    "AZURE_AUTHORITY_HOST",
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
 )
+"""Variables with an address of a store, or of a source of credentials."""
 
 
 class HedgePolicy(Reprs, shows="_late _pause"):
@@ -400,12 +407,13 @@ class _RequestErrors:
 
 
 def _endpoints(url: Url) -> set[str]:
-    """Return hosts that the user names: in the URL, or as an endpoint in the environment."""
+    """Return hosts that the user or the platform names: in the URL, or as an address in the environment."""
     from urllib.parse import urlsplit
 
     found = {url.host.rpartition(":")[0] or url.host} if url.scheme in ("http", "https") else set()
     for name in _ENDPOINTS:
-        host = urlsplit(os.environ.get(name, "")).hostname
+        address = os.environ.get(name, "")
+        host = urlsplit(address if "://" in address else f"//{address}").hostname
         if host:
             found.add(host)
     return found

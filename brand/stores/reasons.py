@@ -16,7 +16,12 @@ _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3}[A-Za-z ]{0,40})")
 _MOST: Final = 300
 
+_REFUSED: Final = (
+    "the credentials are wrong or have expired: renew them and run the command again, it continues from its checkpoint"
+)
 _CODES: Final = {
+    "AuthenticationFailed": _REFUSED,
+    "AuthenticationRequired": _REFUSED,
     "ExpiredToken": (
         "the credentials have expired: renew them and run the command again, it continues from its checkpoint"
     ),

@@ -278,3 +278,13 @@ def test_an_open_file_has_the_frames_of_the_whole(kind: tuple[str, str | None, i
         for _ in range(20):
             begin, end = sorted(int(at) for at in chance.integers(0, audio.frames, 2))
             np.testing.assert_allclose(audio.read(begin, end).T, whole[:, begin:end], atol=1e-5)
+
+
+def test_a_gap_that_reaches_into_the_last_page_of_an_ogg_file() -> None:
+    """The page before the gap seems to reach past the end of the file, as if the file were cut there."""
+    whole = written(tone(20.0), "OGG", "VORBIS")
+    pages = [each.start() for each in re.finditer(b"OggS", whole)]
+    damaged = whole[: pages[-3] + 200] + whole[pages[-1] :]
+    with pytest.raises(ValueError, match="a page of the Ogg file is cut, and other pages follow it"):
+        decode_audio(damaged)
+    assert len(decode_audio(whole[: pages[-3] + 200]).samples[0]) < 20 * RATE, "a cut file decodes as far as it goes"

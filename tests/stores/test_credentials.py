@@ -219,3 +219,82 @@ def test_a_role_whose_token_ends_early_or_whose_source_fails_once(
         source.shutdown()
         source.server_close()
         thread.join()
+
+
+class TokenStore(BaseHTTPRequestHandler):
+    """Objects of 20 bytes for the bearer of the newest token, which the metadata service of a machine gives."""
+
+    newest: list[str]
+    code: str
+
+    def do_GET(self) -> None:
+        """Give a token, or 20 bytes, or refuse."""
+        status, body = 401, f"<Error><Code>{self.code}</Code><Message>no</Message></Error>".encode()
+        if "token" in self.path:
+            token = {"access_token": self.newest[-1], "expires_in": 3599, "expires_on": "4102444800"}
+            status, body = 200, dumps(token | {"token_type": "Bearer", "resource": "storage"}).encode()
+        elif self.headers.get("Authorization") == f"Bearer {self.newest[-1]}":
+            status, body = 206, bytes(20)
+        self.send_response(status)
+        more = {"ETag": '"1"', "Last-Modified": "Sat, 28 Nov 2026 05:00:00 GMT", "Content-Range": "bytes 0-19/20"}
+        for name, value in {"Content-Length": str(len(body)), **(more if status == 206 else {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Host and port of a web server."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_a_token_of_the_metadata_service_that_ends_early(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google Cloud and Azure: the service is asked again. Its host is named in the environment only."""
+    monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code = {"gs": "AuthenticationRequired", "az": "AuthenticationFailed"}[scheme]
+    handler = type("OneStore", (TokenStore,), {"newest": ["token-1"], "code": code})
+    with serving(handler) as source, serving(handler) as served:
+        if scheme == "az":
+            source = source.replace("127.0.0.1", "localhost")
+        for name, value in {
+            "GCE_METADATA_HOST": source,
+            "GCE_METADATA_IP": source,
+            "GOOGLE_BASE_URL": f"http://{served}",
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_STORAGE_ENDPOINT": f"http://{served}",
+            "IDENTITY_ENDPOINT": f"http://{source}/msi/token",
+            "IDENTITY_HEADER": "secret",
+        }.items():
+            if name.startswith("G") == (scheme == "gs"):
+                monkeypatch.setenv(name, value)
+        store = open_store(f"{scheme}://bucket/set.brand")
+        for number in range(2, 5):
+            assert read(store) == bytes(20)
+            handler.newest.append(f"token-{number}")
+
+
+def test_a_token_that_nobody_renews_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure's signature in the environment."""
+    handler = type("OneStore", (TokenStore,), {"newest": ["token-1"], "code": "AuthenticationFailed"})
+    with serving(handler) as served:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://{served}")
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=old")
+        with pytest.raises(OSError, match="credentials are wrong or have expired: renew them"):
+            read(open_store("az://bucket/set.brand"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.errors import UsageError
+from brand import pack
+from brand.errors import StorageError, UsageError
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.stores.url import Url, is_url, parse_url
+from tests.tools.objects import S3, ObjectStore
 
 PARTS = st.text("abcXYZ019-_.=+ ü", min_size=1, max_size=8).filter(
     lambda part: part.strip() == part and part not in "."
@@ -55,3 +60,20 @@ def test_what_may_not_stand_in_a_url(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
         parse_url(text)
     assert "secret" not in str(caught.value)
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a data set at a URL has no place: the error says which variable gives it one."""
+    (tmp_path / "file").write_text("no folder")
+    with ObjectStore(flavour=S3()) as store:
+        store.folder.make_bucket("bucket")
+        pack([{"number": 1}], store.folder.root / "bucket" / "set.brand", {"number": "int"}, jobs=1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        with pytest.raises(
+            StorageError, match=r"cannot store the index in .*: set XDG_CACHE_HOME to a folder that you"
+        ):
+            StoredDataSet("s3://bucket/set.brand")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        assert len(StoredDataSet("s3://bucket/set.brand")) == 1

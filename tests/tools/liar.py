@@ -211,6 +211,10 @@ class Liar:
         self.connect, self.events, self.unsent = inner.connect, inner.events, inner.unsent
         self.hang_up, self.close = inner.hang_up, inner.close
 
+    def turn(self, lies: Sequence[str], share: float) -> None:
+        """Lie in other ways, and in another share of the messages."""
+        self._lies, self._share = lies, share
+
     def send(self, stream: PeerStream, message: bytes) -> None:
         """Send this message, or something else."""
         if len(self.said) < 200:
@@ -275,7 +279,7 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
         cluster = stack.enter_context(running_cluster(folders, nodes=NODES, memory=0.5))
         threads = [
             threading.Thread(
-                target=_rank, args=(folders[node], cluster.addresses[node], order, rank, result), daemon=True
+                target=take_epochs, args=(folders[node], cluster.addresses[node], order, rank, result), daemon=True
             )
             for rank, node in enumerate((0, 2))
         ]
@@ -298,13 +302,21 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
     return result
 
 
-def _rank(path: Path, address: str, order: OrderName, rank: int, result: LyingRound) -> None:
-    """Take both epochs, and compare each sample. An error of Brand's ends it."""
+def take_epochs(
+    path: Path,
+    address: str,
+    order: OrderName,
+    rank: int,
+    result: LyingRound,
+    epochs: range = range(EPOCHS),
+    job: str | None = None,
+) -> None:
+    """Take epochs as one of two ranks, and compare each sample. An error of Brand's ends it."""
+    data_set = BrandDataset(path, server=address, order=order, job=job)
     try:
-        data_set = BrandDataset(path, server=address, order=order)
         sampler = BrandSampler(data_set, num_replicas=2, rank=rank)
         data = StoredDataSet(path)
-        for epoch in range(EPOCHS):
+        for epoch in epochs:
             sampler.set_epoch(epoch)
             plan = data.indices(sampler.order.plan(epoch).sample_of).tolist()[rank::2]
             tickets, found = list(sampler), list[int]()
@@ -317,11 +329,12 @@ def _rank(path: Path, address: str, order: OrderName, rank: int, result: LyingRo
             if found != plan:
                 result.wrong.append(f"rank {rank} got another order in epoch {epoch}")
             result.right += len(found)
-        data_set._source.port.client.close()
     except BrandError as error:
         result.errors.append(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - looked for
         result.wrong.append(f"{type(error).__name__}: {error}")
+    finally:
+        data_set._source.port.client.close()
 
 
 def main() -> None:

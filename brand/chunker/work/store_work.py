@@ -32,7 +32,7 @@ from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, 
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.stores.apart import StoreProcess
 from brand.stores.target import StoreTarget
-from brand.usercache import own_folder
+from brand.usercache import ANOTHER_FOLDER, own_folder
 
 _UPLOADS: Final = 8
 """The fewest chunks that are uploaded at the same time: a request waits for the network most of the time."""
@@ -108,7 +108,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                 yield StoreWork(store, Path(temporary))
             return
         name = str(store.url)
-        with storage_errors(name, "cannot store the state of the conversion in"):
+        with storage_errors(name, "cannot store the state of the conversion in", ANOTHER_FOLDER):
             folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
         with locked(folder, name, lambda: _refuse_finished(store)):
             try:

@@ -35,7 +35,7 @@ from brand.storage.io.ownfolder import open_given, open_own_folder
 from brand.storage.io.remote import DICTIONARY_NAME, Remote, no_data_set
 from brand.stores.opening import open_store
 from brand.stores.store import Store, Wanted, read_all
-from brand.usercache import user_cache
+from brand.usercache import ANOTHER_FOLDER, user_cache
 
 PATIENCE_S: Final = 20.0
 """Maximum time that a store is asked for the manifest, because a user waits for the answer."""
@@ -60,7 +60,7 @@ def copy_index(url: str) -> Path:
     data = _manifest(url)
     manifest = parse_manifest(data, url)
     home = user_cache("data-sets")
-    with storage_errors(home, "cannot store the index in"):
+    with storage_errors(home, "cannot store the index in", ANOTHER_FOLDER):
         home.parent.mkdir(parents=True, exist_ok=True)
         brands = open_given(str(home.parent))
         try:

@@ -34,14 +34,14 @@ from brand.formats import locks
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
 from brand.formats.manifest import read_manifest
-from brand.formats.publish import FolderTarget, Target, publish_bytes
+from brand.formats.publish import FolderTarget, Target, publish_bytes, storage_errors
 from brand.formats.version import check_target_name
 from brand.storage.io.location import check_single
 from brand.storage.io.remote import no_data_set
 from brand.stores.opening import open_store
 from brand.stores.store import Store
 from brand.stores.target import StoreTarget
-from brand.usercache import own_folder
+from brand.usercache import ANOTHER_FOLDER, own_folder
 
 _PIECE: Final = 1 << 20
 _CHUNKS: Final = "chunks"
@@ -224,7 +224,8 @@ def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes) -> Iter
         begun = True
         return claimed_by(b"".join(store.pieces(chunk_name(0), 0, PREAMBLE_SIZE))) == data_set_id
 
-    work = own_folder("copies", xxhash.xxh3_128_hexdigest(name.encode()))
+    with storage_errors(name, "cannot store the state of the copy in", ANOTHER_FOLDER):
+        work = own_folder("copies", xxhash.xxh3_128_hexdigest(name.encode()))
     with locked(work, name):
         _check_store(store, manifest)
         if not target.create(chunk_name(0), pack_claim(data_set_id), is_ours):

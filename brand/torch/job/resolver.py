@@ -35,7 +35,7 @@ from brand.torch.job.ranks import (
     job_name,
     node_by_launcher,
 )
-from brand.torch.job.worker_signals import protect_fork_server
+from brand.torch.job.worker_signals import on_started, protect_fork_server
 
 log = logging.getLogger("brand")
 
@@ -74,6 +74,10 @@ class ServerResolver:
         protect_fork_server()
         _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
         return self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        on_started()
+        self.__dict__.update(state)
 
     def __repr__(self) -> str:
         return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
