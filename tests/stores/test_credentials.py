@@ -268,7 +268,8 @@ def test_a_token_of_the_metadata_service_that_ends_early(
     monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
     monkeypatch.setenv("HOME", str(tmp_path))
     code = {"gs": "AuthenticationRequired", "az": "AuthenticationFailed"}[scheme]
-    handler = type("OneStore", (TokenStore,), {"newest": ["token-1"], "code": code})
+    newest = ["token-1"]
+    handler = type("OneStore", (TokenStore,), {"newest": newest, "code": code})
     with serving(handler) as source, serving(handler) as served:
         if scheme == "az":
             source = source.replace("127.0.0.1", "localhost")
@@ -286,7 +287,7 @@ def test_a_token_of_the_metadata_service_that_ends_early(
         store = open_store(f"{scheme}://bucket/set.brand")
         for number in range(2, 5):
             assert read(store) == bytes(20)
-            handler.newest.append(f"token-{number}")
+            newest.append(f"token-{number}")
 
 
 def test_a_token_that_nobody_renews_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
