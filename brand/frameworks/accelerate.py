@@ -49,7 +49,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     """
 
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
-        self.sampler = _sampler_of(loader)
+        self.sampler: Any = _sampler_of(loader)
         _check_options(loader, accelerator, drop_last=self.sampler.drop_last)
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
@@ -91,7 +91,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         Raises `UsageError` between the batches of one optimizer step, whose gradients no checkpoint has.
         """
         if self._handed_out is None or is_announced(self.sampler):
-            return self.sampler.state_dict()
+            return dict(self.sampler.state_dict())
         if not self._accelerator.sync_gradients:
             raise UsageError(
                 f"{counted(self._handed_out, 'batch', 'batches')} of this epoch were returned, and the gradients of "
@@ -102,7 +102,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             return state_of_next(self.sampler)
         if isinstance(self.sampler, PlannedBatchSampler):
             return self.sampler.state_dict(batches=self._handed_out)
-        return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
+        return dict(self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration continue from a loader state."""

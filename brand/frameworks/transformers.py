@@ -50,7 +50,8 @@ class BrandTrainerMixin:
 
         Override it to return another `BrandSampler`, or a `LengthBatchSampler`.
         """
-        data, subset, args = self.train_dataset, None, self.args
+        data: Any = self.train_dataset
+        subset, args = None, self.args
         if isinstance(data, Subset):
             data, subset = data.dataset, data.indices
         if not isinstance(data, Drawable):
@@ -89,11 +90,11 @@ class BrandTrainerMixin:
                 "sampler": sampler,
                 "drop_last": args.dataloader_drop_last,
             }
-        self._loader = _TrainerLoader(kind(sampler.dataset, **options), self.accelerator)
+        loader = self._loader = _TrainerLoader(kind(sampler.dataset, **options), self.accelerator)
         if self._checkpoint is not None:
             steps = TrainerState.load_from_json(str(self._checkpoint / "trainer_state.json")).global_step
-            self._loader.resume(_read_state(self._checkpoint / STATE_FILE), steps, args.gradient_accumulation_steps)
-        return self._loader
+            loader.resume(_read_state(self._checkpoint / STATE_FILE), steps, args.gradient_accumulation_steps)
+        return loader
 
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
         """Train as the Trainer does. Raises `UsageError` if a resumed training would not continue exactly."""

@@ -28,7 +28,7 @@ EARLY = 5
 INSIDE, MORE = 4, 3
 """Batches after which a run inside an epoch is stopped, and is stopped again."""
 _LIMITS = {"batch_length": 800, "batch_size": BATCH}
-_ROWS = {"tokens_per_row": 128, "rows_per_batch": 6}
+_ROWS: dict[str, Any] = {"tokens_per_row": 128, "rows_per_batch": 6}
 
 
 class StoppedError(Exception):
@@ -231,7 +231,8 @@ def ids_of(batch: Any) -> torch.Tensor:
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
     """A loss that differs with each sample."""
     ids = ids_of(batch)
-    return ((model(ids.float()[:, None] / MEMBER)[:, 0] - (ids % 7).float()) ** 2).mean()
+    loss: torch.Tensor = ((model(ids.float()[:, None] / MEMBER)[:, 0] - (ids % 7).float()) ** 2).mean()
+    return loss
 
 
 def keeper_of(loader: Any) -> Any:

@@ -109,7 +109,7 @@ class Verdicts:
                 self._runs[task] = self._jobs[1].run(task), Path()
         (stock,) = self._runs[task][0]
         assert stock.end == "finished", f"{task.cell} without Brand: {stock}"
-        return outcomes[0].facts["weights"] == stock.facts["weights"]
+        return bool(outcomes[0].facts["weights"] == stock.facts["weights"])
 
     def _refuses(self, outcome: Outcome) -> bool:
         """Whether Brand has refused a run, or the framework itself has, with a cure that is known."""

@@ -214,7 +214,10 @@ def test_predict_and_overfit_refuse_encoded_positions_and_their_cure_works(lengt
     cures = ({"dataloaders": DataLoader(dataset, batch_size=BATCH)},)
     for cure in (*cures, {"datamodule": BrandDataModule(predict=dataset, batch_size=BATCH)}):
         assert torch.cat(trainer().predict(Regression(), **cure)).tolist() == list(range(SAMPLES))
-    for cure in ({"train_dataloaders": DataLoader(dataset, batch_size=BATCH)}, {"datamodule": BrandDataModule(dataset, batch_size=BATCH)}):
+    for cure in (
+        {"train_dataloaders": DataLoader(dataset, batch_size=BATCH)},
+        {"datamodule": BrandDataModule(dataset, batch_size=BATCH)},
+    ):
         model = Regression()
         trainer(overfit_batches=2, max_epochs=2).fit(model, **cure)
         assert [batch for _, batch in model.trained] == [list(range(BATCH)), list(range(BATCH, 2 * BATCH))] * 2

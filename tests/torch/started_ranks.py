@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from typing import Any
 
 from brand.pythonchild import JOB_SIGNALS
 from brand.torch import BrandDataset
@@ -27,7 +28,8 @@ def rank(data: BrandDataset) -> None:
 
 
 if __name__ == "__main__":
-    process = multiprocessing.get_context(sys.argv[2]).Process(target=rank, args=(BrandDataset(sys.argv[1]),))
+    context: Any = multiprocessing.get_context(sys.argv[2])
+    process = context.Process(target=rank, args=(BrandDataset(sys.argv[1]),))
     process.start()
     process.join()
     sys.exit(process.exitcode)

@@ -149,7 +149,7 @@ def first_epoch() -> int | None:
                 and batches.total.ready == batches.total.processed == batches.total.completed + 1
                 and epochs.total.processed == epochs.total.started - 1
             )
-            return int(epochs.current.processed) + after_last
+            return int(epochs.current.processed) + int(after_last)
         frame = frame.f_back
     return None
 

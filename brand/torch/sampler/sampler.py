@@ -322,10 +322,11 @@ class BrandSampler(DistributedSampler[int]):
 
     def _resume(self, trainer: TrainerEpoch, epoch: int) -> int:
         """Continue inside an epoch of a Trainer; return the epoch of this sampler. Raises `UsageError`."""
-        size, (_, replicas) = trainer.loader.batch_size, self._ranks()
+        size: int = trainer.loader.batch_size
+        _, replicas = self._ranks()
 
         def left(position: int) -> int:
-            samples = rounds(self._sequence.samples - position, replicas, drop_last=self.drop_last)
+            samples: int = rounds(self._sequence.samples - position, replicas, drop_last=self.drop_last)
             return samples // size if trainer.loader.drop_last else -(-samples // size)
 
         place = partial(trainer.place, epoch, left=left, size=size * replicas)

@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brand.frameworks.lightning import BrandDataModule
 from tests.frameworks.loops import BATCH, EPOCHS, SEED, Run, StoppedError, ids_of, loss_of
-from tests.frameworks.ways.base import Way
+from tests.frameworks.ways.base import Use, Way
 
 
 class Module(pl.LightningModule):  # type: ignore[misc]
@@ -87,7 +87,7 @@ def data_of(run: Run) -> dict[str, Any]:
         if run.cell.workers and run.cell.loader != "BrandLoader":
             return {"train_dataloaders": run.loader(StatefulDataLoader)}
         if "sampler" in pieces and run.cell.loader != "iterable wrapper":
-            more = {"num_workers": run.cell.workers} if run.cell.workers else {}
+            more: dict[str, Any] = {"num_workers": run.cell.workers} if run.cell.workers else {}
             return {"datamodule": BrandDataModule(pieces["dataset"], batch_size=BATCH, seed=SEED, **more)}
     return {"train_dataloaders": run.loader()}
 
@@ -143,5 +143,5 @@ def overfit(run: Run) -> None:
     trainer_of(run, overfit_batches=2).fit(Module(run), **data_of(run))
 
 
-OTHERS = {"validate": validate, "test": evaluate, "predict": evaluate, "tune": tune, "overfit": overfit}
+OTHERS: dict[str, Use] = {"validate": validate, "test": evaluate, "predict": evaluate, "tune": tune, "overfit": overfit}
 LIGHTNING = Way(fit, OTHERS)
