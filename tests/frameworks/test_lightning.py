@@ -14,7 +14,7 @@ from brand import LengthBatchSampler, pack
 from brand.errors import UsageError
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 pl = pytest.importorskip("lightning.pytorch")
 
 BATCH, EPOCHS, SAMPLES = 32, 3, 600
@@ -25,7 +25,7 @@ class FailedStepError(Exception):
     """The job failed inside a step."""
 
 
-class Regression(pl.LightningModule):  # type: ignore[misc]
+class Regression(pl.LightningModule):  # type: ignore[misc,name-defined]
     """A layer with an optimizer that has a momentum. `fails`: epoch and batch in whose step it fails."""
 
     def __init__(self, fails: tuple[int, int] | None = None) -> None:
@@ -45,7 +45,7 @@ class Regression(pl.LightningModule):  # type: ignore[misc]
     def predict_step(self, batch: Any, _: int) -> Any:
         return batch["index"]
 
-    def test_step(self, batch: Any, _: int) -> None:
+    def test_step(self, batch: Any, _number: int) -> None:
         self.trained.append((0, batch["index"].tolist()))
 
     def configure_optimizers(self) -> Any:
@@ -55,7 +55,7 @@ class Regression(pl.LightningModule):  # type: ignore[misc]
         return [value for each in self.parameters() for value in each.flatten().tolist()]
 
 
-class Stop(pl.Callback):  # type: ignore[misc]
+class Stop(pl.Callback):  # type: ignore[misc,name-defined]
     """Saves a checkpoint after `steps` steps, as `every_n_train_steps` does, or if a step fails; then the run ends."""
 
     def __init__(self, path: Path, steps: int | None) -> None:
