@@ -45,7 +45,7 @@ class Regression(pl.LightningModule):  # type: ignore[misc,name-defined]
     def predict_step(self, batch: Any, _: int) -> Any:
         return batch["index"]
 
-    def test_step(self, batch: Any, _number: int) -> None:
+    def test_step(self, batch: Any, *_: Any) -> None:
         self.trained.append((0, batch["index"].tolist()))
 
     def configure_optimizers(self) -> Any:
