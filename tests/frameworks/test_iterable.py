@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from brand import ArrayLoader, BrandDataset, BrandLoader, BrandSampler, pack
 from brand.errors import UsageError
@@ -76,6 +76,23 @@ def test_several_workers_are_refused_and_one_reads_each_sample_once(numbers: Pat
     with pytest.raises(UsageError, match=r"trained 2 times.*num_workers=0 or 1"):
         seen(DataLoader(stream, batch_size=None, num_workers=2))
     assert [seen(DataLoader(stream, batch_size=None, num_workers=n)) for n in (0, 1)] == 2 * [[*range(SAMPLES)]]
+
+
+def test_several_workers_may_have_shares_of_their_own(numbers: Path) -> None:
+    """By rank and number of ranks; both workers of one rank must not have one share."""
+
+    def share(rank: Callable[[int], int]) -> Stream:
+        def make() -> BrandLoader:
+            data, worker = BrandDataset(numbers, transform=index_of), get_worker_info()
+            assert worker is not None
+            sampler = BrandSampler(data, num_replicas=2, rank=rank(worker.id))
+            return BrandLoader(data, 32, sampler=sampler, num_workers=1)
+
+        return Stream(make)
+
+    assert seen(DataLoader(share(lambda worker: worker), batch_size=None, num_workers=2)) == [*range(SAMPLES)]
+    with pytest.raises(UsageError, match="trained 2 times"):
+        seen(DataLoader(share(lambda _: 1), batch_size=None, num_workers=2))
 
 
 @pytest.mark.parametrize("how", ["dispatch", "shard", "split", "dispatch in a worker"])

@@ -519,7 +519,6 @@ def test_what_several_threads_do_counts_less(seconds: dict[str, float], slowest:
 @pytest.mark.parametrize(
     ("name", "value", "cure"),
     [
-        ("shuffle", True, r"BrandSampler\(dataset, shuffle=False\)"),
         ("generator", None, r"BrandSampler\(dataset, seed="),
         ("prefetch_factor", 2, "prefetch_batches="),
         ("worker_init_fn", None, "each sample has its own seed"),
@@ -540,3 +539,17 @@ def test_arguments_that_only_a_data_loader_has_are_refused_with_a_cure(
         BrandLoader(data, **{name: value})
     with pytest.raises(TypeError, match="batchsize"):
         BrandLoader(data, batchsize=1)
+
+
+def test_shuffle_is_that_of_the_sampler(tmp_path: Path) -> None:
+    """True is the default; a sampler says it itself."""
+    pack([{"n": n} for n in range(50)], tmp_path / "fifty.brand", {"n": "int"})
+    data = BrandDataset(tmp_path / "fifty.brand", fields=("n",))
+
+    def read(**how: Any) -> list[int]:
+        return [int(n) for (batch,) in BrandLoader(data, 8, **how) for n in batch]
+
+    assert read(shuffle=False) == list(range(50))
+    assert read(shuffle=True) == read() != list(range(50))
+    with pytest.raises(UsageError, match=r"give one of them, as BrandSampler\(dataset, shuffle="):
+        BrandLoader(data, 8, shuffle=False, sampler=BrandSampler(data))

@@ -14,13 +14,8 @@ from brand.torch.loader.tensors import TensorForm
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler
 from brand.torch.sampler.sampler import BrandSampler
 
-_SHUFFLE: Final = (
-    "leave it out, because samples are in random order unless sampler= says otherwise: "
-    "sampler=BrandSampler(dataset, shuffle=False)"
-)
 _WORKERS: Final = "leave it out, because there are threads instead of worker processes, which start once"
 _INSTEAD: Final = {
-    "shuffle": _SHUFFLE,
     "generator": "give the seed of the order: sampler=BrandSampler(dataset, seed=...)",
     "worker_init_fn": "leave it out, because there are no worker processes: each sample has its own seed, and a "
     "transform may prepare itself when it is made",
@@ -51,6 +46,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
     Args:
         dataset: The data set; its `transform`, `fields` and `decode` apply.
         batch_size: Samples in a batch.
+        shuffle: Whether samples are in random order; None: they are, unless a sampler says otherwise.
         sampler: The samples to take; None: a `BrandSampler(dataset)`: every sample once an epoch, in random order.
         batch_sampler: A `LengthBatchSampler` or `PackedBatchSampler`, which chooses the samples of each batch; in place
             of `batch_size`, `sampler` and `drop_last`.
@@ -77,6 +73,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         dataset: Drawable,
         batch_size: int = 1,
         *,
+        shuffle: bool | None = None,
         sampler: Sampler[int] | None = None,
         batch_sampler: LengthBatchSampler | PackedBatchSampler | None = None,
         drop_last: bool = False,
@@ -87,6 +84,10 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         **others: Any,
     ) -> None:
         _refuse(others)
+        if shuffle is not None:
+            if sampler is not None or batch_sampler is not None:
+                raise UsageError("shuffle= and a sampler: give one of them, as BrandSampler(dataset, shuffle=...)")
+            sampler = BrandSampler(dataset, shuffle=shuffle)
         sampler, size = batches_of("a BrandLoader", dataset, batch_size, sampler, batch_sampler, drop_last=drop_last)
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
         DataLoader.__init__(self, dataset, size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
