@@ -1,23 +1,29 @@
-"""Makes the data sets and the model of them once for all frameworks."""
+"""Runs each framework once for all tests of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.frameworks.cells import LOADERS
-from tests.frameworks.jobs import make_data
-from tests.frameworks.judge import model_of
-from tests.frameworks.loops import Samples
-from tests.frameworks.matrix import Verdicts
+from tests.frameworks.jobs import make_numbers, run
 
 
 @pytest.fixture(scope="session")
-def verdicts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Verdicts]:
-    """A function: the verdicts of a framework, whose checkpoints are in a folder."""
-    data = make_data(tmp_path_factory.mktemp("frameworks"))
-    samples = Samples(data)
-    models = {loader: model_of(samples, loader) for loader in LOADERS}
-    return lambda framework, folder: Verdicts(framework, data, folder, models)
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 samples in 19 chunks."""
+    return make_numbers(tmp_path_factory.mktemp("frameworks") / "numbers.brand")
+
+
+@pytest.fixture(scope="session")
+def results(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function: the results of a framework, by number of processes, one dict for each rank."""
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {}
+
+    def of(framework: str) -> dict[int, list[dict[str, Any]]]:
+        if framework not in found:
+            found[framework] = run(framework, numbers, tmp_path_factory.mktemp("runs"))
+        return found[framework]
+
+    return of

@@ -1,107 +1,49 @@
-"""How are the processes of a framework started, and asked? As two jobs: one of one process, and one of two."""
+"""How are the runs of a framework started? As two jobs at the same time, of one process and of two."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from brand import pack
-from tests.frameworks.loops import Outcome, Task
+from tests.frameworks.program import LIMIT_S
 
-SAMPLES = 601
-"""Odd, so that two ranks cannot share them equally."""
-START_S, RUN_S, GRACE_S = 300.0, 90.0, 10.0
-"""Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
-_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+SAMPLES = 600
 
 
-def make_data(folder: Path) -> Path:
-    """The data sets: documents of 1 to 50 tokens."""
-    schema = {"label": "int", "tokens": "ndarray", "count": "int"}
-    for name, count in (("first.brand", SAMPLES), ("second.brand", 200)):
-        lengths = [1 + n * 37 % 50 for n in range(count)]
-        samples = [{"label": n % 7, "tokens": np.arange(k, dtype=np.int32), "count": k} for n, k in enumerate(lengths)]
-        pack(samples, folder / name, schema, chunk_size=32, jobs=1)
-    return folder
+def make_numbers(path: Path) -> Path:
+    """The data set."""
+    pack([{"label": n % 7} for n in range(SAMPLES)], path, {"label": "int"}, chunk_size=32, jobs=1)
+    return path
 
 
-class Job:
-    """The processes of a framework with this many ranks. They start with the first run."""
+def run(framework: str, path: Path, folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """All runs of a framework, with one process and with two: the results of each rank."""
+    jobs = {ranks: _job(framework, path, folder, ranks) for ranks in (1, 2)}
+    try:
+        for ranks, job in jobs.items():
+            code = job.wait(2 * LIMIT_S)
+            assert code == 0, f"{framework}, {ranks} processes: {(folder / f'log-{ranks}').read_text()[-4000:]}"
+    finally:
+        for job in jobs.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    return {
+        ranks: [json.loads((folder / f"{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)] for ranks in jobs
+    }
 
-    def __init__(self, framework: str, ranks: int, data: Path, folder: Path) -> None:
-        self.framework, self.ranks, self.data, self.folder = framework, ranks, data, folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connections: list[Connection[Any, Any]] = []
-        self._ranks: list[int] = []
-        """The numbers of the processes."""
-        self.starts = 0
 
-    def run(self, task: Task) -> list[Outcome]:
-        """The outcomes of all ranks. A rank that does not answer is ended, and with it the job."""
-        if self._process is None:
-            self._start()
-        for connection in self._connections:
-            connection.send(task)
-        found: dict[int, Outcome] = {}
-        waiting, end = dict(enumerate(self._connections)), time.monotonic() + RUN_S
-        while waiting and (left := end - time.monotonic()) > 0:
-            for rank in [rank for rank, each in waiting.items() if each in wait(list(waiting.values()), left)]:
-                try:
-                    found[rank] = waiting.pop(rank).recv()
-                except (EOFError, ConnectionError):
-                    found[rank] = Outcome("died")
-                if found[rank].end not in ("finished", "stopped"):
-                    end = min(end, time.monotonic() + GRACE_S)
-        if waiting or any(outcome.end == "died" for outcome in found.values()):
-            self._kill(signal.SIGABRT)  # the log then has the stacks of all threads
-            self.end()
-        return [found.get(rank, Outcome("hung")) for rank in range(self.ranks)]
-
-    def _start(self) -> None:
-        self.starts += 1
-        address = str(self.folder / f"{self.ranks}-{self.starts}")
-        program = ["-m", "tests.frameworks.program", self.framework, str(self.data), address]
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
-        if self.framework == "Ray Train":
-            program, launch = ["-m", "tests.frameworks.ways.ray", str(self.data), address, str(self.ranks)], []
-        environment = (
-            os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
+def _job(framework: str, path: Path, folder: Path, ranks: int) -> subprocess.Popen[bytes]:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    program = ["-m", "tests.frameworks.program", framework, str(path), str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with (folder / f"log-{ranks}").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True
         )
-        with Listener(address, "AF_UNIX") as listener, (self.folder / f"log-{self.ranks}").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-            listener._listener._socket.settimeout(START_S)  # type: ignore[attr-defined]
-            found = {each.recv(): each for each in (listener.accept() for _ in range(self.ranks))}
-        self._connections = [found[key] for key in sorted(found)]
-        self._ranks = [process for _, process in sorted(found)]
-
-    def end(self) -> None:
-        """End the processes."""
-        for connection in self._connections:
-            with contextlib.suppress(OSError, ValueError):
-                connection.send(None)
-            connection.close()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE_S)
-            self._kill(signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process, self._connections, self._ranks = None, [], []
-
-    def _kill(self, number: int) -> None:
-        """Send a signal to the ranks: a launcher starts them in sessions of their own."""
-        for process in self._ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)

@@ -1,255 +1,367 @@
-"""One run of a training loop: its loader, its model, what it trains, and when it is stopped.
+"""Training loops as users write them, for each framework: what a step trains is recorded, and a run can be stopped.
 
-A way (`tests.frameworks.ways`) is a loop as users write it. It gets a `Run`, calls `run.train(epoch, batch)` for each
-batch, and writes a checkpoint and returns when the run asks for it, as a preempted job ends.
+A loop gets a `Run`, which says what to train, where to stop and what to go on from. It calls `run.train(epoch, batch)`
+for each step; that raises `StoppedError` after the checkpoint was asked for, as a preempted job ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader
 
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
-from tests.frameworks.cells import PAGE, Cell
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
-BATCH, EPOCHS, SEED = 32, 3, 5
-MEMBER = 1_000
-"""A sample of the second member of a mixture has this number more than its index."""
-ACCUMULATED = 4
-EARLY = 5
-"""Batches of each epoch of a loop that leaves its epochs early."""
-INSIDE, MORE = 4, 3
-"""Batches after which a run inside an epoch is stopped, and is stopped again."""
-_LIMITS = {"batch_length": 800, "batch_size": BATCH}
-_ROWS: dict[str, Any] = {"tokens_per_row": 128, "rows_per_batch": 6}
+BATCH = 32
+EPOCHS = 3
 
 
 class StoppedError(Exception):
     """The job was preempted."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A run that a process is asked for."""
-
-    cell: Cell
-    folder: Path
-    """The place of its checkpoint."""
-    stop: tuple[int, int | None] | None = None
-    """Epoch, and the batches of this run in that epoch, after which it is stopped; None: after the loop over them."""
-    resume: Path | None = None
-    """The folder of the checkpoint to go on from."""
-    stock: tuple[tuple[int, ...], ...] = ()
-    """The order of all epochs: train with the framework alone."""
-
-
-@dataclass
-class Outcome:
-    """How a run ended in one process."""
-
-    end: str = "finished"
-    message: str = ""
-    steps: list[tuple[int, list[int]]] = field(default_factory=list)
-    """What was trained: epoch, and numbers of samples."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """More of it: the weights, and what the uses besides training found."""
-
-
-class Samples:
-    """The data sets of a process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.first, self.second = (
-            BrandDataset(folder / name, memory=0.3, transform=as_numbers) for name in ("first.brand", "second.brand")
-        )
-        self.tokens = BrandDataset(folder / "first.brand", memory=0.3, fields=("tokens", "index"))
-        self.mixture = Mixture({self.first: 0.7, self.second: 0.3}, samples=len(self.first))
-
-
-def as_numbers(sample: dict[str, Any]) -> dict[str, int]:
-    """The part of a sample that every collate function takes."""
-    return {name: sample[name] for name in ("index", "member") if name in sample}
-
-
-class Wrapped(IterableDataset[Any]):
-    """A `BrandLoader` in the shape of a stream, as users of other libraries write it."""
-
-    def __init__(self, loader: BrandLoader) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self.loader
-
-
-class WrappedState(Wrapped):
-    """And with the loader's state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """That of the loader."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """That of the loader."""
-        self.loader.load_state_dict(state)
-
-
-class Listed(torch.utils.data.DistributedSampler[int]):
-    """The order of a run, without Brand: the framework's own loader follows it."""
-
-    def __init__(self, order: tuple[tuple[int, ...], ...]) -> None:
-        self.order, self.epoch = order, 0
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order[self.epoch])
-
-    def __len__(self) -> int:
-        return len(self.order[self.epoch])
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of this epoch."""
-        self.epoch = epoch
-
-
 @dataclass
 class Run:
     """One run of a loop in one process."""
 
-    task: Task
-    samples: Samples
-    ranks: int
-    outcome: Outcome = field(default_factory=Outcome)
+    data_set: BrandDataset
+    loader: str
+    """`DataLoader` or `BrandLoader`."""
+    folder: Path
+    """Where its checkpoint is to be."""
+    seed: int
+    stop: tuple[int, int] | None = None
+    """Epoch and steps of this run in that epoch, after which it is stopped."""
+    resume: Path | None = None
+    steps: dict[int, list[list[int]]] = field(default_factory=dict)
+    """What was trained, by epoch and step."""
 
-    @property
-    def cell(self) -> Cell:
-        return self.task.cell
-
-    @property
-    def page(self) -> bool:
-        """Whether the loop is as the page says."""
-        return self.cell.said == PAGE
-
-    @property
-    def accumulated(self) -> int:
-        """Batches of an optimizer step."""
-        return ACCUMULATED if self.cell.use == "accumulation" else 1
-
-    @property
-    def early(self) -> int | None:
-        """Batches after which each epoch is left."""
-        return EARLY if self.cell.use == "left early" else None
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """A layer, always with the same weights."""
-        model = nn.Linear(1, 1)
-        with torch.no_grad():
-            model.weight.fill_(0.5)
-            model.bias.fill_(0.25)
-        return model
-
-    def optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Without a state."""
-        return torch.optim.SGD((model or self.model).parameters(), lr=0.05)
-
-    def pieces(self) -> dict[str, Any]:
-        """The arguments of the cell's loader: `dataset` and `sampler`, or `batch_sampler`; and `collate_fn`."""
-        if self.task.stock:
-            return {"dataset": [{"index": n} for n in range(MEMBER)], "sampler": Listed(self.task.stock)}
-        samples = self.samples
-        match self.cell.loader:
-            case "length-grouped":
-                grouped = LengthBatchSampler(samples.first, "count", seed=SEED, **_LIMITS)  # type: ignore[arg-type]
-                return {"dataset": samples.first, "batch_sampler": grouped}
-            case "packed":
-                packed = PackedBatchSampler(samples.tokens, "count", seed=SEED, **_ROWS)
-                collate = packed.collate("tokens")
-                return {"dataset": samples.tokens, "batch_sampler": packed, "collate_fn": collate}
-            case "mixture":
-                return {"dataset": samples.mixture, "sampler": BrandSampler(samples.mixture, seed=SEED)}
-        return {"dataset": samples.first, "sampler": BrandSampler(samples.first, seed=SEED)}
-
-    def loader(self, kind: Any = DataLoader) -> Any:
-        """The cell's loader. `kind`: the class that takes the place of a `DataLoader`."""
-        pieces, workers = self.pieces(), self.cell.workers
-        if "batch_sampler" not in pieces:
-            pieces["batch_size"] = BATCH
-        if self.task.stock:
-            return DataLoader(**pieces)
-        if self.cell.loader == "iterable wrapper":
-            wrapped = (WrappedState if self.page else Wrapped)(BrandLoader(**pieces))
-            return kind(wrapped, batch_size=None, num_workers=workers)
-        if self.cell.loader == "BrandLoader":
-            return BrandLoader(**pieces, num_workers=workers or None)
-        if self.cell.loader == "DataLoader" or workers or kind is not DataLoader:
-            return kind(**pieces, num_workers=workers)
-        return BrandLoader(**pieces)
+    def make(self, data_set: BrandDataset | None = None, **more: Any) -> Any:
+        """The loader, with a sampler of its own."""
+        data_set = self.data_set if data_set is None else data_set
+        sampler = BrandSampler(data_set, seed=self.seed)
+        return (BrandLoader if self.loader == "BrandLoader" else DataLoader)(data_set, BATCH, sampler=sampler, **more)
 
     def train(self, epoch: int, batch: Any) -> bool:
-        """Note a batch; whether the run is stopped after it."""
-        self.outcome.steps.append((epoch, ids_of(batch).tolist()))
-        return self.task.stop == (epoch, self.trained(epoch))
+        """A step; whether the run is stopped after it."""
+        self.steps.setdefault(epoch, []).append(batch["index"].tolist())
+        return self.stop == (epoch, len(self.steps[epoch]))
 
-    def sees(self, batch: Any) -> None:
-        """Note a batch of an evaluation."""
-        self.outcome.facts.setdefault("seen", []).extend(ids_of(batch).tolist())
-
-    def trained(self, epoch: int) -> int:
-        """The batches of an epoch so far, in this run."""
-        return sum(of == epoch for of, _ in self.outcome.steps)
-
-    def ends(self, epoch: int) -> bool:
-        """Whether the run is stopped after the loop over the batches of an epoch."""
-        return self.task.stop == (epoch, None)
-
-    def write(self, **saved: Any) -> None:
-        """The checkpoint; all ranks have the same."""
-        self.task.folder.mkdir(parents=True, exist_ok=True)
-        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-        if not rank:
-            torch.save(saved, self.task.folder / "checkpoint.pt")
+    def write(self, state: Any) -> None:
+        """The checkpoint; all ranks have the same state."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "state.json").write_text(json.dumps(state))
         raise StoppedError
 
     def read(self) -> Any:
         """The checkpoint to go on from."""
-        assert self.task.resume is not None
-        return torch.load(self.task.resume / "checkpoint.pt", weights_only=False)
+        assert self.resume is not None
+        return json.loads((self.resume / "state.json").read_text())
 
 
-def ids_of(batch: Any) -> torch.Tensor:
-    """The numbers of the samples of a batch."""
-    index: torch.Tensor = batch["index"]
-    return index + MEMBER * batch["member"] if "member" in batch else index
+def plain(run: Run) -> None:
+    """As `docs/guides/resume.md` has it."""
+    loader = run.make()
+    keeper = loader if run.loader == "BrandLoader" else loader.sampler
+    first = 0
+    if run.resume is not None:
+        state = run.read()
+        keeper.load_state_dict(state)
+        first = state["epoch"]
+    for epoch in range(first, EPOCHS):
+        loader.sampler.set_epoch(epoch)
+        for step, batch in enumerate(loader, 1):
+            if run.train(epoch, batch):
+                run.write(
+                    keeper.state_dict() if keeper is loader else keeper.state_dict(batches=step, batch_size=BATCH)
+                )
 
 
-def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A loss that differs with each sample."""
-    ids = ids_of(batch)
-    loss: torch.Tensor = ((model(ids.float()[:, None] / MEMBER)[:, 0] - (ids % 7).float()) ** 2).mean()
-    return loss
+def stateful(run: Run) -> None:
+    """torchdata's loader keeps the sampler's state."""
+    _stateful(run, lambda loaders: loaders.StatefulDataLoader(run.data_set, BATCH, sampler=run.make().sampler))
 
 
-def keeper_of(loader: Any) -> Any:
-    """The object with the state of a loader that has no state itself."""
-    if isinstance(loader, BrandLoader):
-        return loader
-    if isinstance(loader.dataset, Wrapped):
-        return loader.dataset.loader
-    return loader.sampler if isinstance(loader.sampler, BrandSampler | Listed) else loader.batch_sampler
+def stateful_batches(run: Run) -> None:
+    """With a batch sampler that has no state."""
+
+    def make(loaders: Any) -> Any:
+        sampler = BatchSampler(run.make().sampler, BATCH, drop_last=False)
+        return loaders.StatefulDataLoader(run.data_set, batch_sampler=sampler)
+
+    _stateful(run, make)
 
 
-def state_of(loader: Any, batches: int) -> dict[str, Any]:
-    """The state of a loader of which so many batches were trained, as the page says."""
-    keeper = keeper_of(loader)
-    if isinstance(keeper, BrandLoader):
-        return keeper.state_dict()
-    if isinstance(keeper, BrandSampler):
-        return keeper.state_dict(batches=batches, batch_size=BATCH)
-    state: dict[str, Any] = keeper.state_dict(batches=batches)
-    return state
+def _stateful(run: Run, make: Callable[[Any], Any]) -> None:
+    import torchdata.stateful_dataloader as loaders
+
+    loader, first = make(loaders), 0
+    if run.resume is not None:
+        kept = torch.load(run.resume / "state.pt", weights_only=False)
+        first = kept["epoch"]
+        loader.load_state_dict(kept["loader"])
+    for epoch in range(first, EPOCHS):
+        for batch in loader:
+            if run.train(epoch, batch):
+                run.folder.mkdir(parents=True, exist_ok=True)
+                torch.save({"epoch": epoch, "loader": loader.state_dict()}, run.folder / "state.pt")
+                raise StoppedError
+
+
+# -- Lightning -------------------------------------------------------------------------------------------------------
+
+
+def lightning(run: Run) -> None:
+    """A loader, given to `fit`."""
+    _fit(run, {"train_dataloaders": run.make()})
+
+
+def lightning_module(run: Run) -> None:
+    """`BrandDataModule`; with worker processes, torchdata's loader."""
+    from brand.frameworks.lightning import BrandDataModule
+
+    if run.loader == "BrandLoader":
+        _fit(run, {"datamodule": BrandDataModule(run.data_set, batch_size=BATCH, seed=run.seed)})
+    else:
+        import torchdata.stateful_dataloader as loaders
+
+        _fit(run, {"train_dataloaders": loaders.StatefulDataLoader(run.data_set, BATCH, sampler=run.make().sampler)})
+
+
+def _fit(run: Run, data: dict[str, Any]) -> None:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.stop = run.train(self.current_epoch, batch)
+            return self.layer(batch["label"].float()[:, None]).mean()
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.stop:
+                self.trainer.save_checkpoint(run.folder / "last.ckpt")
+                raise StoppedError
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    ranks = _ranks()
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Module(), ckpt_path=None if run.resume is None else run.resume / "last.ckpt", **data)
+
+
+# -- Fabric ----------------------------------------------------------------------------------------------------------
+
+
+def fabric(run: Run) -> None:
+    """`setup_dataloaders`, which counts its own iterations."""
+    _fabric(run, set_up=True)
+
+
+def fabric_itself(run: Run) -> None:
+    """The loader as it is; Fabric moves the batches."""
+    _fabric(run, set_up=False)
+
+
+def _fabric(run: Run, *, set_up: bool) -> None:
+    from lightning.fabric import Fabric
+
+    made, ranks = run.make(), _ranks()
+    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    fabric.launch()
+    loader = fabric.setup_dataloaders(made) if set_up else made
+    keeper = made if run.loader == "BrandLoader" else made.sampler
+    first = 0
+    if run.resume is not None:
+        state = fabric.load(run.resume / "fabric.ckpt")["data"]
+        keeper.load_state_dict(state)
+        first = state["epoch"]
+    for epoch in range(first, EPOCHS):
+        if not set_up:
+            made.sampler.set_epoch(epoch)
+        for step, batch in enumerate(loader, 1):
+            if run.train(epoch, fabric.to_device(batch)):
+                brand = keeper.state_dict() if keeper is made else keeper.state_dict(batches=step, batch_size=BATCH)
+                fabric.save(run.folder / "fabric.ckpt", {"data": brand})
+                raise StoppedError
+
+
+# -- Accelerate ------------------------------------------------------------------------------------------------------
+
+
+def accelerate(run: Run) -> None:
+    """`accelerator.prepare`, and the recipe of its documentation: skip what was trained."""
+    _accelerate(run)
+
+
+def accelerate_stateful(run: Run) -> None:
+    """`accelerator.prepare` with torchdata's loader inside."""
+    _accelerate(run, use_stateful_dataloader=True)
+
+
+def accelerate_prepared(run: Run) -> None:
+    """`brand.frameworks.accelerate.prepare`."""
+    from accelerate import Accelerator
+
+    from brand.frameworks.accelerate import prepare
+
+    accelerator = Accelerator(cpu=True)
+    loader = prepare(accelerator, run.make())
+    first = 0
+    if run.resume is not None:
+        accelerator.load_state(str(run.resume))
+        first = loader.sampler.epoch
+    for epoch in range(first, EPOCHS):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            if run.train(epoch, batch):
+                accelerator.save_state(str(run.folder))
+                raise StoppedError
+
+
+def _accelerate(run: Run, **configuration: Any) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**configuration))
+    prepared = accelerator.prepare(run.make())
+    first = skipped = 0
+    if run.resume is not None:
+        accelerator.load_state(str(run.resume))
+        first, skipped = json.loads((run.resume / "place.json").read_text())
+    for epoch in range(first, EPOCHS):
+        loader, done = prepared, 0
+        if epoch == first and skipped and not configuration:
+            loader, done = accelerator.skip_first_batches(prepared, skipped), skipped
+        for step, batch in enumerate(loader, 1):
+            if run.train(epoch, batch):
+                accelerator.save_state(str(run.folder))
+                if accelerator.is_main_process:
+                    (run.folder / "place.json").write_text(json.dumps([epoch, done + step]))
+                raise StoppedError
+
+
+# -- Transformers ----------------------------------------------------------------------------------------------------
+
+
+def transformers(run: Run) -> None:
+    """A sampler from `_get_train_sampler`, or a loader from `get_train_dataloader`, and nothing else."""
+    from transformers import Trainer
+
+    class Draws(Trainer):  # type: ignore[misc]
+        if run.loader == "BrandLoader":
+
+            def get_train_dataloader(self) -> Any:
+                return self.accelerator.prepare(run.make())
+        else:
+
+            def _get_train_sampler(self, *_: Any) -> Any:
+                return BrandSampler(run.data_set, seed=run.seed)
+
+    _trainer(run, Draws)
+
+
+def transformers_mixin(run: Run) -> None:
+    """`BrandTrainerMixin`."""
+    from transformers import Trainer
+
+    from brand.frameworks.transformers import BrandTrainerMixin
+
+    class Draws(BrandTrainerMixin, Trainer):  # type: ignore[misc]
+        pass
+
+    _trainer(run, Draws, dataloader_num_workers=0 if run.loader == "BrandLoader" else 1)
+
+
+def _trainer(run: Run, kind: Any, **more: Any) -> None:
+    from transformers import TrainerCallback, TrainingArguments
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, index: Any, labels: Any) -> Any:
+            epochs.stop = run.train(epochs.now, {"index": index})
+            return {"loss": self.layer(labels.float()[:, None]).mean()}
+
+    class Epochs(TrainerCallback):  # type: ignore[misc]
+        now, stop = -1, False
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.now = int(state.epoch or 0) - 1
+
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+            self.now += 1
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_save = control.should_training_stop = self.stop
+
+    epochs = Epochs()
+    args = TrainingArguments(
+        output_dir=str(run.folder),
+        per_device_train_batch_size=BATCH,
+        num_train_epochs=EPOCHS,
+        save_strategy="no",
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        logging_strategy="no",
+        seed=run.seed,
+        **more,
+    )
+    trainer = kind(model=Model(), args=args, train_dataset=run.data_set, callbacks=[epochs])
+    checkpoint = None if run.resume is None else str(next(run.resume.glob("checkpoint-*")))
+    with contextlib.redirect_stdout(None):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    if run.stop is not None:
+        raise StoppedError
+
+
+def _ranks() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else _world
+
+
+_world = 1
+
+
+def set_ranks(count: int) -> None:
+    """How many processes there are."""
+    global _world
+    _world = count
+
+
+LOOPS: dict[str, dict[str, Callable[[Run], None]]] = {
+    "plain loop": {"as on the page": plain},
+    "torchrun": {"as on the page": plain},
+    "StatefulDataLoader": {"as on the page": stateful, "batch_sampler=": stateful_batches},
+    "Lightning Trainer": {"by default": lightning, "as on the page": lightning_module},
+    "Lightning Fabric": {"by default": fabric, "as on the page": fabric_itself},
+    "Accelerate": {
+        "by default": accelerate,
+        "use_stateful_dataloader=True": accelerate_stateful,
+        "as on the page": accelerate_prepared,
+    },
+    "Hugging Face Trainer": {"by default": transformers, "as on the page": transformers_mixin},
+}
+"""By framework, and by what is said to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -395,3 +397,24 @@ def test_a_script_that_ends_within_an_iteration_says_nothing(small: Path) -> Non
         command, capture_output=True, text=True, timeout=LIMIT_S, cwd=Path(__file__).parents[2], check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_the_garbage_collector_may_close_an_iteration_whose_thread_is_ending(tmp_path: Path) -> None:
+    """Python 3.11 forgets the lock of such a thread, and `Thread.join` waits for ever."""
+    pack([{"n": n} for n in range(64)], tmp_path / "small.brand", {"n": "int"}, jobs=1)
+    data = BrandDataset(tmp_path / "small.brand", server="none")
+    gc.disable()
+    try:
+        for pause in range(100):
+            batches = iter(BrandLoader(data, 16, num_workers=1))
+            next(batches)
+            circle: list[Any] = [batches]
+            circle.append(circle)
+            end = time.perf_counter() + pause * 2e-5  # the thread ends within these two milliseconds
+            while time.perf_counter() < end:
+                pass
+            del batches, circle
+            gc.collect(1)
+    finally:
+        gc.enable()

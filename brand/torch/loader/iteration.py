@@ -156,6 +156,8 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         """Number of batches that the loop has received."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
+        self._produced = threading.Event()
+        """Set when that thread ends."""
 
     def batches(self) -> Generator[Any, None, None]:
         """Yield the batches, in order. The threads start when the first batch is taken.
@@ -239,8 +241,12 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 batch = self._ready.get_nowait()
                 if batch is not None:
                     batch.cancel()
-        if self._thread.is_alive():
-            self._thread.join()
+        # If the garbage collector closes an iteration whose thread is just ending, Python 3.11 and 3.12 have lost the
+        # lock for which `join` waits: it would wait for ever.
+        while self._thread.is_alive() and not self._produced.wait(_STEP_S):
+            pass
+        if self._thread.ident is not None:
+            self._thread.join(_STEP_S)
         if self._reporter is not None:
             self._reporter.close()
 
@@ -279,6 +285,8 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             failed.set_exception(error)
             self._put(failed)
             self._put(None)
+        finally:
+            self._produced.set()
 
     def _next_request(self, last: int) -> int:
         """Return the batches of the next request: twice the last, up to `REQUEST` samples, or half of those ahead.

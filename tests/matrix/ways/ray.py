@@ -1,4 +1,4 @@
-"""Ray Train: `prepare_data_loader`; as the page says, the loader itself. `python -m tests.frameworks.ways.ray`."""
+"""Ray Train: `prepare_data_loader`; as the page says, the loader itself. `python -m tests.matrix.ways.ray`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import ray
 import ray.train.torch
 from ray.train import ScalingConfig
 
-from tests.frameworks.loops import EPOCHS, Run, keeper_of, loss_of, state_of
-from tests.frameworks.ways.base import Way
+from tests.matrix.loops import EPOCHS, MatrixRun, keeper_of, loss_of, state_of
+from tests.matrix.ways.base import Way
 
 
-def fit(run: Run) -> None:
+def fit(run: MatrixRun) -> None:
     """The loop that each worker of a `TorchTrainer` runs, with the checkpoint of the first of them."""
     made, model, first = run.loader(), run.model, 0
     loader = made if run.page and not run.task.stock else ray.train.torch.prepare_data_loader(made)
@@ -46,14 +46,14 @@ def fit(run: Run) -> None:
             _report(run, data=state_of(made, step), model=model.state_dict())
 
 
-def _report(run: Run, **saved: Any) -> None:
+def _report(run: MatrixRun, **saved: Any) -> None:
     """`ray.train.report` with a checkpoint; the run goes on from its files."""
     run.write(**saved)
 
 
 def serve_all(config: dict[str, Any]) -> None:
     """Serve as a rank of a `TorchTrainer`."""
-    from tests.frameworks.program import serve
+    from tests.matrix.program import serve
 
     context = ray.train.get_context()
     serve("Ray Train", Path(config["data"]), config["address"], context.get_world_rank(), context.get_world_size())

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.frameworks.cells import DEFAULTS, FITS, Cell, makes_sense
-from tests.frameworks.jobs import Job
-from tests.frameworks.judge import Epochs, phases, wrong
-from tests.frameworks.loops import Outcome, Task
-from tests.frameworks.ways.cures import CURES
+from tests.matrix.cells import DEFAULTS, FITS, Cell, makes_sense
+from tests.matrix.jobs import Job
+from tests.matrix.judge import Epochs, phases, wrong
+from tests.matrix.loops import Outcome, Task
+from tests.matrix.ways.cures import CURES
 
 Show = Callable[[Cell, str, list[Cell]], None]
 EXACT, REFUSED, WRONG = "exact", "refused", "WRONG"

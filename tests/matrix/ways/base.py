@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.frameworks.loops import Run
+from tests.matrix.loops import MatrixRun
 
-Use = Callable[[Run], None]
+Use = Callable[[MatrixRun], None]
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from brand.frameworks.accelerate import prepare
 from brand.frameworks.transformers import BrandTrainerMixin
-from tests.frameworks.cells import PREPARE
-from tests.frameworks.loops import BATCH, EPOCHS, SEED, Run, StoppedError, ids_of, loss_of
-from tests.frameworks.ways.accelerate import forget
-from tests.frameworks.ways.base import Way
+from tests.matrix.cells import PREPARE
+from tests.matrix.loops import BATCH, EPOCHS, SEED, EndedRunError, MatrixRun, ids_of, loss_of
+from tests.matrix.ways.accelerate import forget
+from tests.matrix.ways.base import Way
 
 
-class Model(nn.Module):
+class MatrixModel(nn.Module):
     """A model that notes what it trains."""
 
-    def __init__(self, run: Run, epochs: Epochs) -> None:
+    def __init__(self, run: MatrixRun, epochs: MatrixEpochs) -> None:
         super().__init__()
         self.layer, self._run, self._epochs = run.model, run, epochs
 
@@ -31,10 +31,10 @@ class Model(nn.Module):
         return {"loss": loss_of(self.layer, batch), "logits": ids_of(batch)}
 
 
-class Epochs(TrainerCallback):  # type: ignore[misc]
+class MatrixEpochs(TrainerCallback):  # type: ignore[misc]
     """The epoch of the Trainer, and where it stops."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MatrixRun) -> None:
         self.run, self.now, self.stop = run, -1, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -58,16 +58,16 @@ class Epochs(TrainerCallback):  # type: ignore[misc]
             control.should_save = control.should_training_stop = self.stop = True
 
 
-def fit(run: Run, **more: Any) -> None:
+def fit(run: MatrixRun, **more: Any) -> None:
     """`trainer.train`, from a checkpoint if there is one."""
-    epochs = Epochs(run)
+    epochs = MatrixEpochs(run)
     if run.cell.workers and run.cell.loader in ("DataLoader", "mixture"):
         more["dataloader_num_workers"] = run.cell.workers
     if run.cell.loader == "iterable wrapper":  # it has no length
         steps = -(-len(run.samples.first) // (BATCH * run.ranks))
         more["max_steps"] = EPOCHS * -(-steps // run.accumulated)
     trainer = kind_of(run)(
-        model=Model(run, epochs),
+        model=MatrixModel(run, epochs),
         args=arguments(run, **more),
         train_dataset=run.pieces()["dataset"],
         callbacks=[epochs],
@@ -76,10 +76,10 @@ def fit(run: Run, **more: Any) -> None:
     with contextlib.redirect_stdout(None):
         trainer.train(resume_from_checkpoint=checkpoint)
     if epochs.stop:
-        raise StoppedError
+        raise EndedRunError
 
 
-def arguments(run: Run, **more: Any) -> Any:
+def arguments(run: MatrixRun, **more: Any) -> Any:
     """Plain SGD, and nothing printed or saved."""
     return TrainingArguments(
         output_dir=str(run.task.folder),
@@ -101,7 +101,7 @@ def arguments(run: Run, **more: Any) -> Any:
     )
 
 
-def kind_of(run: Run) -> Any:
+def kind_of(run: MatrixRun) -> Any:
     """The Trainer that a user writes: with a sampler, with a loader, or with the mixin."""
 
     class WithSampler(Trainer):  # type: ignore[misc]
@@ -123,16 +123,16 @@ def kind_of(run: Run) -> Any:
     return WithSampler if sampled or run.task.stock else WithLoader
 
 
-def evaluate(run: Run) -> None:
+def evaluate(run: MatrixRun) -> None:
     """`trainer.predict`, or `trainer.evaluate` while it trains."""
 
     def metrics(found: Any) -> dict[str, float]:
         run.outcome.facts["gathered"] = found.predictions.tolist()
         return {}
 
-    epochs, more = Epochs(run), {"dataloader_num_workers": run.cell.workers}
+    epochs, more = MatrixEpochs(run), {"dataloader_num_workers": run.cell.workers}
     trainer = kind_of(run)(
-        model=Model(run, epochs),
+        model=MatrixModel(run, epochs),
         args=arguments(
             run, eval_strategy="epoch" if run.cell.use == "validate" else "no", label_names=["index"], **more
         ),
@@ -148,7 +148,7 @@ def evaluate(run: Run) -> None:
             trainer.train()
 
 
-def tune(run: Run) -> None:
+def tune(run: MatrixRun) -> None:
     """With `auto_find_batch_size`, where memory is large enough."""
     fit(run, auto_find_batch_size=True)
 

@@ -9,11 +9,11 @@ import torchdata.nodes as tn
 from torch.utils.data import BatchSampler, default_collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.frameworks.loops import BATCH, EPOCHS, Run, loss_of
-from tests.frameworks.ways.base import Way
+from tests.matrix.loops import BATCH, EPOCHS, MatrixRun, loss_of
+from tests.matrix.ways.base import Way
 
 
-def fit_stateful(run: Run) -> None:
+def fit_stateful(run: MatrixRun) -> None:
     """With `sampler=`; by default with a batch sampler that has no state."""
     if run.page or run.cell.loader == "iterable wrapper":
         loader = run.loader(StatefulDataLoader)
@@ -24,7 +24,7 @@ def fit_stateful(run: Run) -> None:
     _fit(run, loader)
 
 
-def fit_nodes(run: Run) -> None:
+def fit_nodes(run: MatrixRun) -> None:
     """A sampler, batches of it, and a node that reads them; a loader is a node of its own."""
     if run.cell.loader in ("BrandLoader", "iterable wrapper"):
         loader = run.loader()
@@ -47,7 +47,7 @@ def _read(dataset: Any, collate: Any, batch: list[int]) -> Any:
     return collate(dataset.__getitems__(batch))
 
 
-def _fit(run: Run, loader: Any) -> None:
+def _fit(run: MatrixRun, loader: Any) -> None:
     """The loop of both: the loader has the state."""
     model, first = run.model, 0
     optimizer = run.optimizer()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.frameworks.cells import PAGE, PREPARE, Cell
+from tests.matrix.cells import PAGE, PREPARE, Cell
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 from brand.frameworks.accelerate import prepare
-from tests.frameworks.cells import STATEFUL
-from tests.frameworks.loops import BATCH, EPOCHS, Run, StoppedError, ids_of, keeper_of, loss_of, state_of
-from tests.frameworks.ways.base import Way
+from tests.matrix.cells import STATEFUL
+from tests.matrix.loops import BATCH, EPOCHS, EndedRunError, MatrixRun, ids_of, keeper_of, loss_of, state_of
+from tests.matrix.ways.base import Way
 
 
-def fit(run: Run) -> None:
+def fit(run: MatrixRun) -> None:
     """As the documentation of Accelerate has it, or as Brand's."""
     stateful = run.cell.said == STATEFUL
     accelerator = Accelerator(
@@ -47,7 +47,7 @@ def fit(run: Run) -> None:
             _save(run, accelerator, [epoch + 1, 0])
 
 
-def _loop_of_page(run: Run, accelerator: Any, model: Any, optimizer: Any, made: Any) -> None:
+def _loop_of_page(run: MatrixRun, accelerator: Any, model: Any, optimizer: Any, made: Any) -> None:
     """With `prepare` of Brand; a loader with planned batches stays as it is, and its state is saved by hand."""
     planned, first = run.cell.loader in ("length-grouped", "packed"), 0
     loader = made if planned else prepare(accelerator, made)
@@ -68,7 +68,7 @@ def _loop_of_page(run: Run, accelerator: Any, model: Any, optimizer: Any, made: 
             _save(run, accelerator, state_of(made, step) if planned else None)
 
 
-def _step(run: Run, accelerator: Any, model: Any, optimizer: Any, epoch: int, batch: Any) -> bool:
+def _step(run: MatrixRun, accelerator: Any, model: Any, optimizer: Any, epoch: int, batch: Any) -> bool:
     stop = run.train(epoch, batch)
     with accelerator.accumulate(model):
         accelerator.backward(loss_of(model, batch))
@@ -77,15 +77,15 @@ def _step(run: Run, accelerator: Any, model: Any, optimizer: Any, epoch: int, ba
     return stop
 
 
-def _save(run: Run, accelerator: Any, place: Any) -> None:
+def _save(run: MatrixRun, accelerator: Any, place: Any) -> None:
     run.task.folder.mkdir(parents=True, exist_ok=True)
     accelerator.save_state(str(run.task.folder))
     if accelerator.is_main_process:
         (run.task.folder / "place.json").write_text(json.dumps(place))
-    raise StoppedError
+    raise EndedRunError
 
 
-def validate(run: Run) -> None:
+def validate(run: MatrixRun) -> None:
     """`gather_for_metrics`; as the page says, by random access."""
     configuration = DataLoaderConfiguration(use_stateful_dataloader=run.cell.said == STATEFUL)
     accelerator = Accelerator(cpu=True, dataloader_config=configuration)

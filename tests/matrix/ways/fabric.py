@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lightning.fabric import Fabric
 
-from tests.frameworks.loops import EPOCHS, Run, StoppedError, keeper_of, loss_of, state_of
-from tests.frameworks.ways.base import Way
+from tests.matrix.loops import EPOCHS, EndedRunError, MatrixRun, keeper_of, loss_of, state_of
+from tests.matrix.ways.base import Way
 
 
-def fit(run: Run) -> None:
+def fit(run: MatrixRun) -> None:
     """The loop of the page; by default, Fabric counts its own iterations."""
     fabric = Fabric(accelerator="cpu", devices=run.ranks, strategy="ddp" if run.ranks > 1 else "auto")
     fabric.launch()
@@ -33,14 +33,14 @@ def fit(run: Run) -> None:
                 optimizer.zero_grad()
             if stop:
                 fabric.save(run.task.folder / "fabric.ckpt", {"model": model, "data": state_of(made, step)})
-                raise StoppedError
+                raise EndedRunError
             if step == run.early:
                 break
         optimizer.step()
         optimizer.zero_grad()
         if run.ends(epoch):
             fabric.save(run.task.folder / "fabric.ckpt", {"model": model, "data": state_of(made, step)})
-            raise StoppedError
+            raise EndedRunError
 
 
 FABRIC = Way(fit, {})

@@ -10,14 +10,14 @@ from lightning.pytorch.tuner import Tuner
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brand.frameworks.lightning import BrandDataModule
-from tests.frameworks.loops import BATCH, EPOCHS, SEED, Run, StoppedError, ids_of, loss_of
-from tests.frameworks.ways.base import Use, Way
+from tests.matrix.loops import BATCH, EPOCHS, SEED, EndedRunError, MatrixRun, ids_of, loss_of
+from tests.matrix.ways.base import Use, Way
 
 
-class Module(pl.LightningModule):  # type: ignore[misc]
+class MatrixModule(pl.LightningModule):  # type: ignore[misc]
     """A model that notes what it trains, and stops where the run says."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MatrixRun) -> None:
         super().__init__()
         self.run, self.layer, self.stop = run, run.model, False
         self.tuned, self.lr = False, 0.05
@@ -56,14 +56,14 @@ class Module(pl.LightningModule):  # type: ignore[misc]
     def save(self) -> None:
         """The checkpoint, and the end of the job."""
         self.trainer.save_checkpoint(self.run.task.folder / "last.ckpt")
-        raise StoppedError
+        raise EndedRunError
 
     def configure_optimizers(self) -> Any:
         """Without a state."""
         return self.run.optimizer(self.layer)
 
 
-def trainer_of(run: Run, **options: Any) -> Any:
+def trainer_of(run: MatrixRun, **options: Any) -> Any:
     """A Trainer that prints and keeps nothing."""
     return pl.Trainer(
         max_epochs=EPOCHS,
@@ -80,7 +80,7 @@ def trainer_of(run: Run, **options: Any) -> Any:
     )
 
 
-def data_of(run: Run) -> dict[str, Any]:
+def data_of(run: MatrixRun) -> dict[str, Any]:
     """The loaders, as arguments of the Trainer."""
     if run.page and not run.task.stock:
         pieces = run.pieces()
@@ -92,16 +92,16 @@ def data_of(run: Run) -> dict[str, Any]:
     return {"train_dataloaders": run.loader()}
 
 
-def fit(run: Run) -> None:
+def fit(run: MatrixRun) -> None:
     """`trainer.fit`, from a checkpoint if there is one."""
     checkpoint = None if run.task.resume is None else run.task.resume / "last.ckpt"
-    trainer_of(run).fit(Module(run), ckpt_path=checkpoint, **data_of(run))
+    trainer_of(run).fit(MatrixModule(run), ckpt_path=checkpoint, **data_of(run))
 
 
 class Writer(BasePredictionWriter):  # type: ignore[misc]
     """Notes the indices that Lightning gives to each prediction."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MatrixRun) -> None:
         super().__init__("batch")
         self._found = run.outcome.facts.setdefault("indices", [])
 
@@ -110,7 +110,7 @@ class Writer(BasePredictionWriter):  # type: ignore[misc]
         self._found.extend(indices or found.tolist())
 
 
-def validate(run: Run) -> None:
+def validate(run: MatrixRun) -> None:
     """While it trains."""
     data = data_of(run)
     if "datamodule" in data:
@@ -118,29 +118,29 @@ def validate(run: Run) -> None:
         data = {"datamodule": BrandDataModule(made.train, made.train, batch_size=BATCH, seed=SEED)}
     else:
         data["val_dataloaders"] = data_of(run)["train_dataloaders"]
-    trainer_of(run).fit(Module(run), **data)
+    trainer_of(run).fit(MatrixModule(run), **data)
 
 
-def evaluate(run: Run) -> None:
+def evaluate(run: MatrixRun) -> None:
     """`trainer.test` or `trainer.predict`."""
     data = {name.replace("train_", ""): value for name, value in data_of(run).items()}
     options = {"callbacks": [Writer(run)]} if run.cell.use == "predict" else {}
     trainer = trainer_of(run, **options)
-    getattr(trainer, run.cell.use)(Module(run), **data)
+    getattr(trainer, run.cell.use)(MatrixModule(run), **data)
 
 
-def tune(run: Run) -> None:
+def tune(run: MatrixRun) -> None:
     """Find a rate of learning, and train then."""
-    module, data, trainer = Module(run), data_of(run), trainer_of(run)
+    module, data, trainer = MatrixModule(run), data_of(run), trainer_of(run)
     module.tuned = True
     Tuner(trainer).lr_find(module, num_training=10, **data)
     module.tuned = False
     trainer.fit(module, **data)
 
 
-def overfit(run: Run) -> None:
+def overfit(run: MatrixRun) -> None:
     """On two batches."""
-    trainer_of(run, overfit_batches=2).fit(Module(run), **data_of(run))
+    trainer_of(run, overfit_batches=2).fit(MatrixModule(run), **data_of(run))
 
 
 OTHERS: dict[str, Use] = {"validate": validate, "test": evaluate, "predict": evaluate, "tune": tune, "overfit": overfit}

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import torch.distributed
 
-from tests.frameworks.loops import EPOCHS, INSIDE, Run, keeper_of, loss_of, state_of
-from tests.frameworks.ways.base import Way
+from tests.matrix.loops import EPOCHS, INSIDE, MatrixRun, keeper_of, loss_of, state_of
+from tests.matrix.ways.base import Way
 
 
-def fit(run: Run) -> None:
+def fit(run: MatrixRun) -> None:
     """By default without `set_epoch`: each iteration is the next epoch."""
     loader, model, first = run.loader(), run.model, 0
     optimizer = run.optimizer()
@@ -41,7 +41,7 @@ def fit(run: Run) -> None:
             run.write(data=state_of(loader, step), model=model.state_dict())
 
 
-def evaluate(run: Run) -> None:
+def evaluate(run: MatrixRun) -> None:
     """By a loader of its own, in the middle of an epoch."""
     run.outcome.facts["seen"] = []
     for batch in run.loader():

@@ -1,0 +1,107 @@
+"""How are the processes of a framework started, and asked? As two jobs: one of one process, and one of two."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brand import pack
+from tests.matrix.loops import Outcome, Task
+
+SAMPLES = 601
+"""Odd, so that two ranks cannot share them equally."""
+START_S, RUN_S, GRACE_S = 300.0, 90.0, 10.0
+"""Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
+_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+
+
+def make_data(folder: Path) -> Path:
+    """The data sets: documents of 1 to 50 tokens."""
+    schema = {"label": "int", "tokens": "ndarray", "count": "int"}
+    for name, count in (("first.brand", SAMPLES), ("second.brand", 200)):
+        lengths = [1 + n * 37 % 50 for n in range(count)]
+        samples = [{"label": n % 7, "tokens": np.arange(k, dtype=np.int32), "count": k} for n, k in enumerate(lengths)]
+        pack(samples, folder / name, schema, chunk_size=32, jobs=1)
+    return folder
+
+
+class Job:
+    """The processes of a framework with this many ranks. They start with the first run."""
+
+    def __init__(self, framework: str, ranks: int, data: Path, folder: Path) -> None:
+        self.framework, self.ranks, self.data, self.folder = framework, ranks, data, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connections: list[Connection[Any, Any]] = []
+        self._ranks: list[int] = []
+        """The numbers of the processes."""
+        self.starts = 0
+
+    def run(self, task: Task) -> list[Outcome]:
+        """The outcomes of all ranks. A rank that does not answer is ended, and with it the job."""
+        if self._process is None:
+            self._start()
+        for connection in self._connections:
+            connection.send(task)
+        found: dict[int, Outcome] = {}
+        waiting, end = dict(enumerate(self._connections)), time.monotonic() + RUN_S
+        while waiting and (left := end - time.monotonic()) > 0:
+            for rank in [rank for rank, each in waiting.items() if each in wait(list(waiting.values()), left)]:
+                try:
+                    found[rank] = waiting.pop(rank).recv()
+                except (EOFError, ConnectionError):
+                    found[rank] = Outcome("died")
+                if found[rank].end not in ("finished", "stopped"):
+                    end = min(end, time.monotonic() + GRACE_S)
+        if waiting or any(outcome.end == "died" for outcome in found.values()):
+            self._kill(signal.SIGABRT)  # the log then has the stacks of all threads
+            self.end()
+        return [found.get(rank, Outcome("hung")) for rank in range(self.ranks)]
+
+    def _start(self) -> None:
+        self.starts += 1
+        address = str(self.folder / f"{self.ranks}-{self.starts}")
+        program = ["-m", "tests.matrix.program", self.framework, str(self.data), address]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        if self.framework == "Ray Train":
+            program, launch = ["-m", "tests.matrix.ways.ray", str(self.data), address, str(self.ranks)], []
+        environment = (
+            os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
+        )
+        with Listener(address, "AF_UNIX") as listener, (self.folder / f"log-{self.ranks}").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+            listener._listener._socket.settimeout(START_S)  # type: ignore[attr-defined]
+            found = {each.recv(): each for each in (listener.accept() for _ in range(self.ranks))}
+        self._connections = [found[key] for key in sorted(found)]
+        self._ranks = [process for _, process in sorted(found)]
+
+    def end(self) -> None:
+        """End the processes."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError, ValueError):
+                connection.send(None)
+            connection.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
+            self._kill(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process, self._connections, self._ranks = None, [], []
+
+    def _kill(self, number: int) -> None:
+        """Send a signal to the ranks: a launcher starts them in sessions of their own."""
+        for process in self._ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)

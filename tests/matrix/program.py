@@ -1,0 +1,76 @@
+"""A process of a framework: it runs what it is asked for. `python -m tests.matrix.program FRAMEWORK DATA ADDRESS`.
+
+The process connects to the address, says its rank, and gets a `Task` at a time. All runs of a framework are made in the
+same processes, because its import takes long.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import sys
+import traceback
+import warnings
+from multiprocessing.connection import Client
+from pathlib import Path
+
+from brand.errors import BrandError
+from tests.matrix.loops import EndedRunError, MatrixRun, Outcome, Samples
+from tests.matrix.ways.base import Way
+
+WAYS = {
+    "plain loop": "plain.PLAIN",
+    "torchrun": "plain.TORCHRUN",
+    "Lightning": "lightning.LIGHTNING",
+    "Fabric": "fabric.FABRIC",
+    "Accelerate": "accelerate.ACCELERATE",
+    "HF Trainer": "transformers.TRAINER",
+    "StatefulDataLoader": "torchdata.STATEFUL_LOADER",
+    "torchdata.nodes": "torchdata.NODES",
+    "Ray Train": "ray.RAY",
+}
+"""The module of each framework, and its name there."""
+
+
+def way_of(framework: str) -> Way:
+    """Import a framework."""
+    module, _, name = WAYS[framework].partition(".")
+    way: Way = getattr(importlib.import_module(f"tests.matrix.ways.{module}"), name)
+    return way
+
+
+def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> None:
+    """MatrixRun tasks until there are no more."""
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.INFO)
+    way, samples = way_of(framework), Samples(data)
+    with Client(address, "AF_UNIX") as connection:
+        connection.send((rank, os.getpid()))
+        way.begin(ranks)
+        while (task := connection.recv()) is not None:
+            connection.send(_one(way, MatrixRun(task, samples, ranks)))
+
+
+def _one(way: Way, run: MatrixRun) -> Outcome:
+    outcome, task = run.outcome, run.task
+    try:
+        way.others.get(task.cell.use, way.fit)(run)
+    except EndedRunError:
+        outcome.end = "stopped"
+    except BrandError as error:
+        outcome.end, outcome.message = "refused", str(error)
+    except Exception as error:  # noqa: BLE001 - told, and the next run goes on
+        outcome.end, outcome.message = "failed", f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    outcome.facts["weights"] = [value.item().hex() for value in run.model.state_dict().values()]
+    way.forget()
+    gc.collect()
+    return outcome
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
