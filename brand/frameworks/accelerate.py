@@ -48,13 +48,16 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     are repeated. `accelerator.gather_for_metrics` does not know of these repeats, so it does not remove them.
     """
 
+    prefetch_factor = None  # for the DataLoader that `skip_first_batches` makes, which has no workers
+
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
         self.sampler = _sampler_of(loader)
         _check_options(loader, accelerator, drop_last=self.sampler.drop_last)
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
             self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
-        self.batch_sampler: Any = PreparedBatches(self.sampler, loader.batch_size or 1, loader.drop_last)
+        sampler: Any = self.sampler
+        self.batch_sampler: Any = PreparedBatches(sampler, loader.batch_size or 1, loader.drop_last)
         self.total_batch_size = (loader.batch_size or 1) * accelerator.num_processes
         self.gradient_state = GradientState()
         self._accelerator = accelerator

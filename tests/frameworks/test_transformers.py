@@ -357,9 +357,10 @@ class Stream(IterableDataset[Any]):
         yield {"x": 1}
 
 
-def test_other_data_sets_are_refused(tmp_path: Path) -> None:
+def test_other_data_sets_are_refused(numbers: Path, tmp_path: Path) -> None:
     """Also those that are only iterated over."""
-    for data in ([{"x": 1}], Stream(), Subset([1, 2], [0])):
+    others: tuple[Any, ...] = ([{"x": 1}], Stream(), Subset(InOrder(open_data(numbers)), [0]))
+    for data in others:
         with pytest.raises(UsageError, match="BrandTrainerMixin trains on a BrandDataset"):
             make(Drawn, data, arguments(tmp_path, max_steps=2)).train()
 
@@ -393,7 +394,7 @@ def test_columns_that_the_model_does_not_take(numbers: Path, tmp_path: Path) -> 
     data = open_data(numbers)
     whole = train(Drawn, data, tmp_path)
     inputs = data.transform
-    data.transform = lambda sample: inputs(sample) | {"text": object()}  # type: ignore[operator,misc,call-arg]
+    data.transform = lambda sample: inputs(sample) | {"text": object()}  # type: ignore[operator,misc]
     assert train(Drawn, data, tmp_path) == whole
 
 
@@ -409,8 +410,10 @@ def test_logged_epochs_never_decrease(numbers: Path, tmp_path: Path) -> None:
 def test_full_determinism(numbers: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Callbacks are restored from a checkpoint, too; nothing is logged as a fault."""
     data = open_data(numbers)
-    options = {"full_determinism": True, "restore_callback_states_from_checkpoint": True}
+    options: dict[str, Any] = {"full_determinism": True, "restore_callback_states_from_checkpoint": True}
     whole = train(Drawn, data, tmp_path / "whole", dropout=0.2, **options)
     with caplog.at_level(logging.WARNING, "brand"):
-        assert train(Drawn, data, tmp_path / "two", tmp_path / "whole" / "checkpoint-6", 0.2, **options) == whole
+        assert (
+            train(Drawn, data, tmp_path / "two", tmp_path / "whole" / "checkpoint-6", dropout=0.2, **options) == whole
+        )
     assert not [record for record in caplog.records if record.name == "brand"]
