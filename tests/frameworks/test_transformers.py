@@ -23,6 +23,12 @@ from brand.frameworks.transformers import BrandTrainerMixin  # noqa: E402
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 
+NEW = pytest.mark.skipif(
+    int(transformers.__version__.partition(".")[0]) < 5,
+    reason="this Trainer takes the batch size of a checkpoint, and resumes on CPUs in one process only",
+)
+
+
 class Drawn(BrandTrainerMixin, transformers.Trainer):  # type: ignore[misc,name-defined]
     """As the page says."""
 
@@ -110,6 +116,7 @@ def test_resume_from_the_last_checkpoint(numbers: Path, tmp_path: Path) -> None:
         train(Drawn, data, tmp_path, tmp_path / "checkpoint-2")
 
 
+@NEW
 def test_other_samples_per_step_are_refused_and_equally_many_are_exact(numbers: Path, tmp_path: Path) -> None:
     """Steps of 128 samples, whatever they are made of, are the same steps."""
     data = open_data(numbers)
@@ -141,6 +148,7 @@ def test_an_epoch_that_was_ended_early_is_refused(numbers: Path, tmp_path: Path)
         train(Drawn, data, tmp_path / "resumed", tmp_path / "checkpoint-6")
 
 
+@NEW
 @pytest.mark.parametrize(("folder", "options"), [("even", {"dataloader_drop_last": True}), ("odd", {})])
 def test_two_processes(numbers: Path, tmp_path: Path, folder: str, options: dict[str, Any]) -> None:
     """Weights as with the Trainer's own sampler, if batches are whole; and as without a stop, from every checkpoint."""
@@ -167,6 +175,7 @@ def of_two(path: Path, folder: Path, **options: Any) -> dict[str, Any]:
     return found
 
 
+@NEW
 def test_another_number_of_processes_with_the_same_steps(numbers: Path, tmp_path: Path) -> None:
     """One process with batches of 32 has written the checkpoint, two with batches of 16 continue."""
     data = open_data(numbers)
