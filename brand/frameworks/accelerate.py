@@ -48,13 +48,16 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     are repeated. `accelerator.gather_for_metrics` does not know of these repeats, so it does not remove them.
     """
 
+    prefetch_factor = None  # for the DataLoader that `skip_first_batches` makes, which has no workers
+
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
-        self.sampler: Any = _sampler_of(loader)
+        self.sampler = _sampler_of(loader)
         _check_options(loader, accelerator, drop_last=self.sampler.drop_last)
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
             self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
-        self.batch_sampler: Any = PreparedBatches.of(self.sampler, loader.batch_size or 1, drop_last=loader.drop_last)
+        sampler: Any = self.sampler
+        self.batch_sampler: Any = PreparedBatches(sampler, loader.batch_size or 1, loader.drop_last)
         self.total_batch_size = (loader.batch_size or 1) * accelerator.num_processes
         self.gradient_state = GradientState()
         self._accelerator = accelerator
@@ -91,7 +94,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         Raises `UsageError` between the batches of one optimizer step, whose gradients no checkpoint has.
         """
         if self._handed_out is None or is_announced(self.sampler):
-            return dict(self.sampler.state_dict())
+            return self.sampler.state_dict()
         if not self._accelerator.sync_gradients:
             raise UsageError(
                 f"{counted(self._handed_out, 'batch', 'batches')} of this epoch were returned, and the gradients of "
@@ -102,7 +105,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             return state_of_next(self.sampler)
         if isinstance(self.sampler, PlannedBatchSampler):
             return self.sampler.state_dict(batches=self._handed_out)
-        return dict(self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size))
+        return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration continue from a loader state."""

@@ -50,10 +50,8 @@ class BrandTrainerMixin:
 
         Override it to return another `BrandSampler`, or a `LengthBatchSampler`.
         """
-        data: Any = self.train_dataset
-        subset, args = None, self.args
-        if isinstance(data, Subset):
-            data, subset = data.dataset, data.indices
+        data, args = self.train_dataset, self.args
+        data, subset = (data.dataset, data.indices) if isinstance(data, Subset) else (data, None)
         if not isinstance(data, Drawable):
             raise UsageError(
                 "BrandTrainerMixin trains on a BrandDataset, a Mixture, or a Subset of a BrandDataset, and "
@@ -90,7 +88,7 @@ class BrandTrainerMixin:
                 "sampler": sampler,
                 "drop_last": args.dataloader_drop_last,
             }
-        loader = self._loader = _TrainerLoader(kind(sampler.dataset, **options), self.accelerator)
+        self._loader = loader = _TrainerLoader(kind(sampler.dataset, **options), self.accelerator)
         if self._checkpoint is not None:
             steps = TrainerState.load_from_json(str(self._checkpoint / "trainer_state.json")).global_step
             loader.resume(_read_state(self._checkpoint / STATE_FILE), steps, args.gradient_accumulation_steps)
@@ -120,18 +118,18 @@ class _TrainerLoader(PreparedLoader):
     That loader takes the batches, which are made already, from `batch_sampler` and passes them on.
     """
 
-    prefetch_factor = None  # for the DataLoader of `skip_first_batches`, which has no workers
-
     def __init__(self, loader: DataLoader[Any], accelerator: Any) -> None:
         super().__init__(loader, accelerator)
-        limits = self.sampler.limits if isinstance(self.sampler, PlannedBatchSampler) else None
-        if limits is not None and (limits.size is None or limits.most is not None):
+        sampler = self.sampler
+        if isinstance(sampler, PlannedBatchSampler) and (
+            sampler.limits.size is None or sampler.limits.most is not None
+        ):
             raise UsageError(
                 "epochs of this batch sampler have different numbers of batches, and the Trainer counts the same "
                 "number in each: give LengthBatchSampler(batch_size=) alone, or train with Accelerate and "
                 "brand.frameworks.accelerate.prepare (docs/guides/frameworks.md)"
             )
-        samples = self.sampler._sequence.samples if limits is None else self.sampler.order.draws
+        samples = sampler.order.draws if isinstance(sampler, PlannedBatchSampler) else sampler._sequence.samples
         self.dataset, self.batch_sampler, self._trained = _MadeBatches(samples), _TrainedFirst(self), 0
 
     def resume(self, state: dict[str, Any], steps: int, accumulated: int) -> None:
@@ -143,7 +141,7 @@ class _TrainerLoader(PreparedLoader):
         epoch, step = divmod(steps, max(1, -(-len(self) // accumulated)))
         self._trained = step * accumulated
         place, (_, ranks) = {"epoch": epoch}, self.sampler._ranks()
-        if isinstance(self.sampler, PlannedBatchSampler):
+        if self.batch_size is None:  # with a batch sampler
             place["batch"] = self._trained * ranks
         else:
             place["position"] = self._trained * ranks * self.batch_size
@@ -170,7 +168,8 @@ class _TrainedFirst(BatchSampler):
     """The batches of a loader, those first that were trained before the checkpoint."""
 
     def __init__(self, loader: _TrainerLoader) -> None:
-        super().__init__(loader.sampler, 1, drop_last=False)
+        sampler: Any = loader.sampler
+        super().__init__(sampler, 1, drop_last=False)
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:

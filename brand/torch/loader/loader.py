@@ -137,15 +137,8 @@ class OwnBatches(BatchSampler):
         yield []  # so that the error is raised at the first batch: PyTorch's iterator is complete then, and closes well
 
     def _advice(self) -> str:
-        if isinstance(self.sampler, PlannedBatchSampler):
-            return (
-                f"A {type(self.sampler).__name__} gives each process its own batches, so iterate over the loader "
-                "itself, without accelerator.prepare(loader) and skip_first_batches; save its state_dict() next to the "
-                "checkpoint, and continue with load_state_dict"
-            )
-        instead = (
-            "" if isinstance(self.sampler, BrandSampler) else "make the loader with sampler=BrandSampler(dataset), and "
-        )
+        ours = isinstance(self.sampler, BrandSampler | PlannedBatchSampler)
+        instead = "" if ours else "make the loader with sampler=BrandSampler(dataset), and "
         return (
             f"Accelerate: {instead}use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
             "accelerator.prepare(loader) and of skip_first_batches"

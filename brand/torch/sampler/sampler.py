@@ -27,6 +27,7 @@ from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
+from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.frameworks import (
     AskingLoader,
     accelerate_processes,
@@ -337,17 +338,17 @@ class BrandSampler(DistributedSampler[int]):
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
 
 
-def is_announced(sampler: BrandSampler) -> bool:
+def is_announced(sampler: BrandSampler | PlannedBatchSampler) -> bool:
     """Return whether the epoch of the next iteration was set, and that iteration has not begun."""
     return sampler._upcoming.beginning is not None
 
 
-def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]:
-    """Return the state of a run that continues at a position of an epoch, with the sampler's order."""
+def state_at(sampler: BrandSampler | PlannedBatchSampler, epoch: int, position: int) -> dict[str, Any]:
+    """Return the state of a run that continues at a position (or batch) of an epoch, with the sampler's order."""
     return sampler._sequence.state_at(epoch, position)
 
 
-def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
+def state_of_next(sampler: BrandSampler | PlannedBatchSampler) -> dict[str, Any]:
     """Return the state of a run that continues with the epoch after the present one."""
     return state_at(sampler, sampler.epoch + 1, 0)
 
