@@ -57,7 +57,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         if isinstance(self.sampler, BrandSampler):
             self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
         sampler: Any = self.sampler
-        self.batch_sampler: Any = PreparedBatches(sampler, loader.batch_size or 1, loader.drop_last)
+        self.batch_sampler: Any = PreparedBatches.of(sampler, loader.batch_size or 1, drop_last=loader.drop_last)
         self.total_batch_size = (loader.batch_size or 1) * accelerator.num_processes
         self.gradient_state = GradientState()
         self._accelerator = accelerator
