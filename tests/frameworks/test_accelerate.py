@@ -164,7 +164,7 @@ def test_two_processes(numbers: Path, tmp_path: Path) -> None:
 
 
 def of_two(path: Path, folder: Path) -> dict[str, Any]:
-    """What each of two processes trains."""
+    """Return the samples that each of two processes trains."""
     found: dict[str, Any] = {"refused": {}}
     for kind in ("BrandLoader", "lengths"):
         accelerator = accelerator_of(2)
@@ -251,7 +251,7 @@ def test_metrics_of_a_subset(numbers: Path, tmp_path: Path) -> None:
 
 
 def metrics(path: Path, folder: Path) -> dict[str, Any]:
-    """What each of two processes gathers, and what it logs."""
+    """Return the samples that each of two processes gathers, and its log."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Stream(IterableDataset[Any]):
-    """What a function yields, as users of streams write it."""
+    """The samples that a function yields, in the shape that users of streams write."""
 
     def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
         self._make = make

@@ -163,7 +163,7 @@ def test_two_processes(numbers: Path, tmp_path: Path, folder: str, options: dict
 
 
 def of_two(path: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    """What each of two processes trains."""
+    """Return the weights and losses of each of two processes."""
     data, run = open_data(path), {"gradient_accumulation_steps": 4, **options}
     found: dict[str, Any] = {"resumed": []}
     if options:

@@ -1,4 +1,4 @@
-"""What is a cell worth: exact, refused, or wrong? The steps of each run are compared with a slow, obvious model.
+"""Is a cell exact, refused or wrong? The steps of each run are compared with a slow, obvious model.
 
 The model is the list of all samples of an epoch in Brand's order, as one process gets them that trains whole epochs in
 a plain loop. Ranks take samples (or planned batches) of this list in turn.

@@ -57,7 +57,7 @@ class Outcome:
     end: str = "finished"
     message: str = ""
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
-    """What was trained: epoch, and numbers of samples."""
+    """The trained batches: epoch, and the numbers of the samples."""
     facts: dict[str, Any] = field(default_factory=dict)
     """More of it: the weights, and what the uses besides training found."""
 

@@ -43,7 +43,7 @@ def way_of(framework: str) -> Way:
 
 
 def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> None:
-    """MatrixRun tasks until there are no more."""
+    """Run tasks until there are no more."""
     faulthandler.enable()
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)

@@ -23,7 +23,7 @@ from tests.matrix.loops import Samples
 from tests.matrix.verdicts import Verdicts
 
 SEED = 5
-"""Of the cells that are drawn."""
+"""The seed with which cells are drawn."""
 
 
 def show(cell: Cell, word: str, cures: Sequence[Cell]) -> None:
@@ -33,7 +33,7 @@ def show(cell: Cell, word: str, cures: Sequence[Cell]) -> None:
 
 
 def main() -> None:
-    """MatrixRun cells of some frameworks."""
+    """Run cells of some frameworks, and print each verdict."""
     parser = argparse.ArgumentParser()
     parser.add_argument("frameworks", nargs="*")
     parser.add_argument("--all", action="store_true")
@@ -52,8 +52,6 @@ def main() -> None:
             chosen = [cell for cell in of if re.search(options.only, str(cell))]
             words = verdicts.judge(chosen if options.all or options.only else draw(of, options.seed), show)
             sys.stdout.write(f"{framework}: {len(words)} cells, {time.monotonic() - begin:.0f} s\n")
-            for log in work.glob("log-*"):
-                Path("/tmp/matrix-" + work.name + "-" + log.name).write_text(log.read_text())
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ class Verdicts:
         self._runs: dict[Task, tuple[list[Outcome], Path]] = {}
         self._words: dict[Cell, str] = {}
         self.messages: dict[Cell, str] = {}
-        """Of the cells that are refused or wrong."""
+        """The message for each cell that is refused or wrong."""
         self.cures: dict[Cell, list[Cell]] = {}
-        """Of the cells that are refused."""
+        """The cells that cure each refused cell."""
 
     def judge(self, cells: Iterable[Cell], show: Show = lambda *_: None) -> dict[Cell, str]:
         """The verdicts of these cells, and of the cures of those that are refused. `show` gets each of them."""
@@ -61,7 +61,7 @@ class Verdicts:
         return word
 
     def _cured(self, cell: Cell, cure: Cell) -> str:
-        """What is wrong with a cure; an empty text: it is exact."""
+        """Return the fault of a cure; an empty text if it is exact."""
         if cure == cell or not makes_sense(cure):
             return f"its cure ({cure}) is no other cell"
         if cure.framework != self.framework:

@@ -27,15 +27,16 @@ from brand.torch import (
     Mixture,
     PackedBatchSampler,
 )
-from tests import places
 from tests.torch.support import TORCHDATA, failure_of, indices_of, stateful_loader
 
-pytestmark = [places.EVERYWHERE, TORCHDATA]
+pytestmark = TORCHDATA
 
 COUNT, BATCH = 23, 4
 OWN = {"DataLoader": DataLoader, "BrandLoader": BrandLoader, "ArrayLoader": ArrayLoader}
 KINDS = [*OWN, "StatefulDataLoader", "nodes"]
 Made = Callable[..., Any]
+Epochs = list[list[list[int]]]
+"""Samples by epoch and batch."""
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +120,8 @@ def stopped(loader: Any, sampler: Any, place: str, batches: int) -> Any:
     return state_of(loader, sampler, batches)
 
 
-def rest(kind: str, epochs: list[list[list[int]]], place: str) -> list[list[int]]:
-    """What each loop gives after that: the slow obvious model."""
+def rest(kind: str, epochs: Epochs, place: str) -> list[list[int]]:
+    """Return the samples of each loop after that: the slow obvious model."""
     trained = {"before": 0, "first": 1, "middle": len(epochs[0]) // 2}.get(place, len(epochs[0]))
     left = [*epochs[0][trained:]]
     resumes = left or (kind, place) == ("StatefulDataLoader", "last")
@@ -132,32 +133,34 @@ def flat(batches: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(batches))
 
 
-def epochs_of(loader: Any) -> list[list[list[int]]]:
+def epochs_of(loader: Any) -> Epochs:
     """Four epochs of a run without a stop, by batch."""
     return [[indices_of([batch]) for batch in loader] for _ in range(4)]
 
 
-def check(kind: str, make: Made, place: str, *, drop_last: bool, named: bool = False, **more: Any) -> None:
-    """Stop there and go on, with a state that was loaded and saved once more in between."""
+def reference(kind: str, make: Made, **more: Any) -> Epochs:
+    """The epochs of a run without a stop."""
+    return epochs_of(made(kind, make(seed=3), **more))
+
+
+def resumed(kind: str, make: Made, place: str, epochs: Epochs, *, named: bool = False, **more: Any) -> list[list[int]]:
+    """Stop there and go on, with a state that was loaded and saved once more in between: the samples of three loops."""
     sampler = make(seed=3)
-    epochs = epochs_of(made(kind, sampler, drop_last=drop_last, **more))
-    sampler = make(seed=3)
-    loader = made(kind, sampler, drop_last=drop_last, **more)
+    loader = made(kind, sampler, **more)
     state = stopped(loader, sampler, place, len(epochs[0]))
     for again in (False, True):
         sampler = make(seed=9)
-        loader = made(kind, sampler, drop_last=drop_last, **more)
+        loader = made(kind, sampler, **more)
         loads = loader if hasattr(loader, "state_dict") and place != "announced" else sampler
         loads.load_state_dict(state)
         if not again:
             state = loads.state_dict()
-    expected = rest(kind, epochs, place)
     found = []
     for number in range(3):
         if named:
-            sampler.set_epoch(number + len(epochs) - len(expected))
+            sampler.set_epoch(number + len(epochs) - len(rest(kind, epochs, place)))
         found.append(indices_of(loader))
-    assert found == expected[:3], (place, drop_last, named, more)
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,13 +169,25 @@ def test_a_state_taken_anywhere(sets: list[Path], kind: str, name: str) -> None:
     """Alone and as one of two ranks, in loops that name their epochs and in loops that do not."""
     for ranks, drop_last in ((1, True), (2, False)):
         named = ranks == 2 and kind != "nodes"  # torchdata.nodes names its epochs
+        makes = [partial(SAMPLERS[name], sets, num_replicas=ranks, rank=n, drop_last=drop_last) for n in range(ranks)]
+        whole = [reference(kind, make, drop_last=drop_last) for make in makes]
         for place in ("before", "first", "middle", "last", "end", "announced"):
             if place == "announced" and kind in ("StatefulDataLoader", "nodes"):
                 continue
+            found, expected = [], []
+            for make, epochs in zip(makes, whole, strict=True):
+                found.append(resumed(kind, make, place, epochs, drop_last=drop_last, named=named))
+                expected.append(rest(kind, epochs, place)[:3])
             if ranks == 2 and name in ("expand=", "Mixture") and place in ("first", "middle"):
-                continue  # from there on, the ranks divide the same global batches in another way
-            make = partial(SAMPLERS[name], sets, num_replicas=ranks, rank=ranks - 1, drop_last=drop_last)
-            check(kind, make, place, drop_last=drop_last, named=named)
+                # From there on, the ranks divide the same samples of each epoch in another way.
+                assert together(found) == together(expected), (ranks, place)
+            else:
+                assert found == expected, (ranks, place)
+
+
+def together(ranks: list[list[list[int]]]) -> list[list[int]]:
+    """The samples of all ranks in each loop."""
+    return [sorted(chain.from_iterable(loops)) for loops in zip(*ranks, strict=True)]
 
 
 @pytest.mark.slow
@@ -191,7 +206,10 @@ def test_a_state_taken_anywhere(sets: list[Path], kind: str, name: str) -> None:
 def test_a_state_with_workers(sets: list[Path], kind: str, options: dict[str, Any], name: str) -> None:
     """Which have asked for more than was trained."""
     for place, drop_last in (("middle", False), ("last", True), ("end", False)):
-        check(kind, partial(SAMPLERS[name], sets), place, drop_last=drop_last, **options)
+        make = partial(SAMPLERS[name], sets)
+        epochs = reference(kind, make, drop_last=drop_last, **options)
+        found = resumed(kind, make, place, epochs, drop_last=drop_last, **options)
+        assert found == rest(kind, epochs, place)[:3], place
 
 
 @pytest.mark.parametrize("kind", ["BrandLoader", "ArrayLoader", "StatefulDataLoader"])

@@ -9,6 +9,7 @@ stream nothing, so this module inspects the variables of its callers. No framewo
 from __future__ import annotations
 
 import inspect
+import traceback
 from types import FrameType
 from typing import Any, Final
 
@@ -49,8 +50,7 @@ def check_dividers(replicas: int) -> None:
     """Raise `UsageError` if a caller divides the samples of this rank, one of `replicas`, among processes again."""
     if replicas == 1:
         return
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
         name, processes = _divider(frame)
         if processes > 1:
             raise UsageError(
@@ -60,7 +60,6 @@ def check_dividers(replicas: int) -> None:
                 "fetch all samples: sampler=BrandSampler(dataset, num_replicas=1, rank=0) "
                 "(docs/guides/more-frameworks.md)"
             )
-        frame = frame.f_back
 
 
 def _divider(frame: FrameType) -> tuple[str, int]:

@@ -113,7 +113,10 @@ def _refuse(others: dict[str, Any]) -> None:
 
 
 class OwnBatches(BatchSampler):
-    """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it."""
+    """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it.
+
+    A loader makes it with `of`: a framework that calls the class makes another loader of the `BrandLoader`.
+    """
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise UsageError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -89,7 +90,7 @@ class AskingLoader:
 
 def asking_loader() -> AskingLoader:
     """Return the loader that asks for an index now. If none does, no field is set."""
-    asking = _caller("_next_index")
+    asking = caller("_next_index")
     if asking is None:
         return AskingLoader()
     batches = asking._index_sampler
@@ -117,7 +118,7 @@ def torchdata_discards() -> bool:
 
     It does so if its state was taken after its loop had ended. It then begins another iteration, without a state.
     """
-    state = getattr(_caller("_get_iterator"), "next_iter_state", None)
+    state = getattr(caller("_get_iterator"), "next_iter_state", None)
     return bool(state and state.get("_iterator_finished"))
 
 
@@ -128,13 +129,13 @@ def nodes_epoch() -> int | None:
     """
     if "torchdata.nodes" not in sys.modules:
         return None
-    wrapper = _caller("reset")
+    wrapper = caller("reset")
     return wrapper.epoch if type(wrapper).__name__ == "SamplerWrapper" else None
 
 
-def _caller(method: str) -> Any:
+def caller(method: str) -> Any:
     """Return the object whose `method` is among the callers, the nearest one; None if there is none."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != method:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals.get("self")
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if frame.f_code.co_name == method:
+            return frame.f_locals.get("self")
+    return None

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from brand.errors import UsageError, counted
+from brand.torch.sampler.frameworks import caller
 
 _PAGE: Final = "docs/guides/frameworks.md"
 _BY_INDEX: Final = "torch.utils.data.DataLoader(dataset, batch_size=...), which reads by random access"
@@ -138,20 +139,17 @@ def first_epoch() -> int | None:
 
     Worker processes fetch from the calling sampler as soon as their loader has an iterator, before the epoch is set.
     """
-    frame = inspect.currentframe() if _in_use() else None
-    while frame is not None:
-        loop: Any = frame.f_locals.get("self") if frame.f_code.co_name == "setup_data" else None
-        if hasattr(loop, "restarted_mid_epoch"):
-            batches, epochs = loop.epoch_loop.batch_progress, loop.epoch_progress
-            after_last = (
-                loop.restarting
-                and batches.is_last_batch
-                and batches.total.ready == batches.total.processed == batches.total.completed + 1
-                and epochs.total.processed == epochs.total.started - 1
-            )
-            return int(epochs.current.processed) + int(after_last)
-        frame = frame.f_back
-    return None
+    loop: Any = caller("setup_data") if _in_use() else None
+    if not hasattr(loop, "restarted_mid_epoch"):
+        return None
+    batches, epochs = loop.epoch_loop.batch_progress, loop.epoch_progress
+    after_last = (
+        loop.restarting
+        and batches.is_last_batch
+        and batches.total.ready == batches.total.processed == batches.total.completed + 1
+        and epochs.total.processed == epochs.total.started - 1
+    )
+    return int(epochs.current.processed) + int(after_last)
 
 
 def notes_indices(batch_sampler: object) -> bool:
@@ -161,11 +159,11 @@ def notes_indices(batch_sampler: object) -> bool:
 
 def refuse_predict() -> None:
     """Raise `UsageError` if `Trainer.predict` asks the calling sampler for batches."""
-    frame = inspect.currentframe() if _in_use() else None
-    while frame is not None:
+    if not _in_use():
+        return
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
         if frame.f_code.co_name == "__next__" and notes_indices(frame.f_locals.get("self")):
             raise UsageError(PREDICT)
-        frame = frame.f_back
 
 
 def _in_use() -> bool:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from brand.frameworks.accelerate import prepare
 from tests.matrix.cells import STATEFUL
-from tests.matrix.loops import BATCH, EPOCHS, EndedRunError, MatrixRun, ids_of, keeper_of, loss_of, state_of
+from tests.matrix.loops import BATCH, EPOCHS, EndedRunError, MatrixRun, ids_of, loss_of
 from tests.matrix.ways.base import Way
 
 
@@ -48,24 +48,20 @@ def fit(run: MatrixRun) -> None:
 
 
 def _loop_of_page(run: MatrixRun, accelerator: Any, model: Any, optimizer: Any, made: Any) -> None:
-    """With `prepare` of Brand; a loader with planned batches stays as it is, and its state is saved by hand."""
-    planned, first = run.cell.loader in ("length-grouped", "packed"), 0
-    loader = made if planned else prepare(accelerator, made)
+    """With `prepare` of Brand."""
+    loader, first = prepare(accelerator, made), 0
     if run.task.resume is not None:
         accelerator.load_state(str(run.task.resume))
-        if planned:
-            keeper_of(made).load_state_dict(json.loads((run.task.resume / "place.json").read_text()))
-        first = keeper_of(made).epoch if planned and made is not keeper_of(made) else made.sampler.epoch
+        first = loader.sampler.epoch
     for epoch in range(first, EPOCHS):
-        (keeper_of(made) if planned else loader).set_epoch(epoch)
-        step = 0
+        loader.set_epoch(epoch)
         for step, batch in enumerate(loader, 1):
             if _step(run, accelerator, model, optimizer, epoch, batch):
-                _save(run, accelerator, state_of(made, step) if planned else None)
+                _save(run, accelerator, None)
             if step == run.early:
                 break
         if run.ends(epoch):
-            _save(run, accelerator, state_of(made, step) if planned else None)
+            _save(run, accelerator, None)
 
 
 def _step(run: MatrixRun, accelerator: Any, model: Any, optimizer: Any, epoch: int, batch: Any) -> bool:

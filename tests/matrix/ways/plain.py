@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed
 
-from tests.matrix.loops import EPOCHS, INSIDE, MatrixRun, keeper_of, loss_of, state_of
-from tests.matrix.ways.base import Way
+from tests.matrix.loops import EPOCHS, INSIDE, MatrixRun, keeper_of, state_of
+from tests.matrix.ways.base import Way, train_epoch
 
 
 def fit(run: MatrixRun) -> None:
@@ -19,26 +21,22 @@ def fit(run: MatrixRun) -> None:
         keeper_of(loader).load_state_dict(saved["data"])
         model.load_state_dict(saved["model"])
         first = saved["data"]["epoch"]
+
+    def save(step: int, _: bool) -> None:
+        run.write(data=state_of(loader, step), model=model.state_dict())
+
     for epoch in range(first, EPOCHS):
         if run.page or run.task.stock:
             keeper_of(loader).set_epoch(epoch)
-        step = 0
-        for step, batch in enumerate(loader, 1):
-            stop = run.train(epoch, batch)
-            (loss_of(model, batch) / run.accumulated).backward()
-            if step % run.accumulated == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            if stop:
-                run.write(data=state_of(loader, step), model=model.state_dict())
-            if run.cell.use == "validate" and step == INSIDE:
-                evaluate(run)
-            if step == run.early:
-                break
-        optimizer.step()  # of a last step with fewer batches; without any, it changes nothing
-        optimizer.zero_grad()
-        if run.ends(epoch):
-            run.write(data=state_of(loader, step), model=model.state_dict())
+        train_epoch(run, epoch, _batches(run, loader), model, optimizer, save)
+
+
+def _batches(run: MatrixRun, loader: Any) -> Iterator[Any]:
+    """Yield the batches; a run that validates does so in the middle of an epoch."""
+    for step, batch in enumerate(loader, 1):
+        yield batch
+        if run.cell.use == "validate" and step == INSIDE:
+            evaluate(run)
 
 
 def evaluate(run: MatrixRun) -> None:

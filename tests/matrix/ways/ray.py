@@ -11,8 +11,8 @@ import ray
 import ray.train.torch
 from ray.train import ScalingConfig
 
-from tests.matrix.loops import EPOCHS, MatrixRun, keeper_of, loss_of, state_of
-from tests.matrix.ways.base import Way
+from tests.matrix.loops import EPOCHS, MatrixRun, keeper_of, state_of
+from tests.matrix.ways.base import Way, train_epoch
 
 
 def fit(run: MatrixRun) -> None:
@@ -26,29 +26,14 @@ def fit(run: MatrixRun) -> None:
         keeper_of(made).load_state_dict(saved["data"])
         model.load_state_dict(saved["model"])
         first = saved["data"]["epoch"]
+
+    def save(step: int, _: bool) -> None:
+        run.write(data=state_of(made, step), model=model.state_dict())
+
     for epoch in range(first, EPOCHS):
         if run.page or run.ranks > 1:  # the documentation of Ray says so
             keeper_of(made).set_epoch(epoch)
-        step = 0
-        for step, batch in enumerate(loader, 1):
-            stop = run.train(epoch, batch)
-            (loss_of(trained, batch) / run.accumulated).backward()
-            if step % run.accumulated == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            if stop:
-                _report(run, data=state_of(made, step), model=model.state_dict())
-            if step == run.early:
-                break
-        optimizer.step()
-        optimizer.zero_grad()
-        if run.ends(epoch):
-            _report(run, data=state_of(made, step), model=model.state_dict())
-
-
-def _report(run: MatrixRun, **saved: Any) -> None:
-    """`ray.train.report` with a checkpoint; the run goes on from its files."""
-    run.write(**saved)
+        train_epoch(run, epoch, loader, trained, optimizer, save)
 
 
 def serve_all(config: dict[str, Any]) -> None:

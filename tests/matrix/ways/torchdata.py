@@ -9,8 +9,8 @@ import torchdata.nodes as tn
 from torch.utils.data import BatchSampler, default_collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.matrix.loops import BATCH, EPOCHS, MatrixRun, loss_of
-from tests.matrix.ways.base import Way
+from tests.matrix.loops import BATCH, EPOCHS, MatrixRun
+from tests.matrix.ways.base import Way, train_epoch
 
 
 def fit_stateful(run: MatrixRun) -> None:
@@ -58,20 +58,11 @@ def _fit(run: MatrixRun, loader: Any) -> None:
         model.load_state_dict(saved["model"])
     ended = isinstance(loader, tn.Loader) and run.cell.use == "last batch"  # after which it begins the next epoch
     for epoch in range(first, EPOCHS):
-        for step, batch in enumerate(loader, 1):
-            stop = run.train(epoch, batch)
-            (loss_of(model, batch) / run.accumulated).backward()
-            if step % run.accumulated == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            if stop:
-                run.write(epoch=epoch + ended, data=loader.state_dict(), model=model.state_dict())
-            if step == run.early:
-                break
-        optimizer.step()
-        optimizer.zero_grad()
-        if run.ends(epoch):
-            run.write(epoch=epoch + 1, data=loader.state_dict(), model=model.state_dict())
+
+        def save(_: int, over: bool, epoch: int = epoch) -> None:
+            run.write(epoch=epoch + (over or ended), data=loader.state_dict(), model=model.state_dict())
+
+        train_epoch(run, epoch, loader, model, optimizer, save)
 
 
 STATEFUL_LOADER = Way(fit_stateful, {})
