@@ -53,6 +53,7 @@ from tests.tools.liar import (
     LyingRound,
     OrderName,
     make_sets,
+    run_ranks,
     take_epochs,
 )
 
@@ -149,12 +150,7 @@ def play(both: Sequence[Cluster], number: int, seed: int, *, honest: bool) -> Ly
         for rank, node in enumerate(HONEST):
             given = (cluster.folders[node], cluster.addresses[node], order, rank, result, epochs, job)
             threads.append(threading.Thread(target=take_epochs, args=given, daemon=True))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, began_s + LIMIT_S - time.monotonic()))
-    if any(thread.is_alive() for thread in threads):
-        result.wrong.append(f"hangs for more than {LIMIT_S} s")
+    run_ranks(threads, result)
     if not all(process.is_alive() for cluster in both for process in cluster.processes):
         result.wrong.append("a node has ended")
     result.wrong += [f"does not name the node: {error}" for error in result.errors if f"node {LIAR}" not in error]

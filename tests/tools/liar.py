@@ -283,12 +283,7 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
             )
             for rank, node in enumerate((0, 2))
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, started + LIMIT_S - time.monotonic()))
-        if any(thread.is_alive() for thread in threads):
-            result.wrong.append(f"hangs for more than {LIMIT_S} s")
+        run_ranks(threads, result)
         result.wrong += [
             f"node {node} has ended" for node, server in cluster.servers.items() if not server.thread.is_alive()
         ]
@@ -300,6 +295,17 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
         result.wrong.append(f"{most / 1e6:,.0f} MB")
     result.outcome = "wrong" if result.wrong else "refused" if result.errors else "right"
     return result
+
+
+def run_ranks(threads: Sequence[threading.Thread], result: LyingRound) -> None:
+    """Run the ranks of a round. Note in its result if they have not ended within the limit."""
+    end_s = time.monotonic() + LIMIT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        result.wrong.append(f"hangs for more than {LIMIT_S} s")
 
 
 def take_epochs(
