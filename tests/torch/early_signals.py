@@ -20,7 +20,9 @@ if __name__ == "__mp_main__":
 
 
 def main(path: str, method: str, how: str) -> None:
-    """An epoch with a worker."""
+    """An epoch with a worker, which does not inherit signals that the parent of this program ignores or blocks."""
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     dataset = BrandDataset(path, fields=("index",))
     loader = DataLoader(dataset, 50, sampler=BrandSampler(dataset), num_workers=1, multiprocessing_context=method)
     if how == "blocked":

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 
@@ -25,13 +26,15 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.job.ranks import find_rank
 
 BATCH, EVERY = 20, 7
+CONNECT_LIMIT = timedelta(seconds=45)
 
 
 def connect(library: str) -> tuple[int, int, Callable[[int], int]]:
     """Rank, number of ranks, and a function that returns the largest number of all ranks."""
     rank, ranks = find_rank(None, None)
     if library == "torch":
-        dist.init_process_group("gloo", rank=rank, world_size=ranks)
+        # Ranks that were started again may miss each other in Gloo; after the limit, torchrun starts them once more.
+        dist.init_process_group("gloo", timeout=CONNECT_LIMIT, rank=rank, world_size=ranks)
 
         def largest(number: int) -> int:
             tensor = torch.tensor([number])

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 from brand.torch.data.drawable import Drawable
 from brand.torch.loader.core import BatchLoader, batches_of
 from brand.torch.loader.tensors import TensorForm
@@ -112,7 +113,7 @@ def _refuse(others: dict[str, Any]) -> None:
         raise UsageError(f"a BrandLoader has no {name}=: {_INSTEAD[name]} (docs/guides/more-frameworks.md)")
 
 
-class OwnBatches(BatchSampler):
+class OwnBatches(Reprs, BatchSampler, shows="sampler batch_size drop_last"):
     """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it.
 
     A loader makes it with `of`: a framework that calls the class makes another loader of the `BrandLoader`.
