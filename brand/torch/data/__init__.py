@@ -6,5 +6,4 @@ expanded        the samples that the elements of a list make of one stored sampl
 mixture         Mixture: several data sets as one, with weights
 drawable        the interface that a sampler and a loader need of a data set
 shared_batches  how a worker of a DataLoader sends a batch to the training process
-orphans         workers whose training was killed end
 """

@@ -49,7 +49,6 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from brand.errors import UsageError
 from brand.formats.values import FieldList
 from brand.reprs import Reprs
-from brand.torch.data.orphans import leave_with_training
 
 MOST_BUFFERS: Final = 4
 """Largest number of buffers of a worker. By default, a worker of a DataLoader is at most two batches ahead."""
@@ -184,7 +183,7 @@ def batch_memory(handle: BatchHandle) -> Iterator[mmap.mmap]:
 def empty_probe(probe: BatchHandle) -> None:
     """Show the worker that this process can open its buffers, if it can."""
     with suppress(OSError, UsageError), batch_memory(probe):  # `UsageError`: it was emptied before
-        leave_with_training()
+        pass
 
 
 def _open(handle: BatchHandle) -> int:
@@ -222,7 +221,6 @@ class HandedList(list[Any]):
 def marked(samples: list[Any]) -> list[Any]:
     """Return the samples of a batch. In a worker of a DataLoader, the first sample is marked."""
     if samples and get_worker_info() is not None:
-        leave_with_training()
         first = samples[0]
         if type(first) is dict:
             samples[0] = FirstDict(first)

@@ -41,6 +41,7 @@ from brand.orders.order import Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
+from brand.torch.job.orphans import leave_with_training
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
 from brand.torch.job.worker_signals import protect_worker
@@ -137,6 +138,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`."""
         if get_worker_info() is not None:
             protect_worker()
+            leave_with_training()
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))

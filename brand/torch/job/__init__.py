@@ -5,5 +5,6 @@ resolver   the data server of a data set
 discovery  how the data servers of a job find each other, and whether its ranks agree
 rank_log   log messages about the rank of this process
 twins      another process of the same command that fetches the same samples
+orphans    a worker of a DataLoader whose training was killed
 worker_signals  workers of a DataLoader and the signals for their training
 """
