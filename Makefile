@@ -30,7 +30,8 @@ help:
 	@echo "make release-tests  the wheel in a new environment, with packages from the registry"
 	@echo "make everywhere  all of make test, each case with data sets in a folder and in each kind of object store"
 	@echo "make explore ROUNDS of each test of chance (100), twenty times the Hypothesis examples that a test states, and all"
-	@echo "             tables, with a fresh SEED that it prints; hours. make explore SEED=N has the same again"
+	@echo "             tables, with a fresh SEED that it prints, and all cells of the matrix of frameworks; hours. make"
+	@echo "             explore SEED=N has the same again"
 	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
 	@echo "make coverage  the lines of brand/node that its own tests do not run"
 	@echo "make lint    ruff, mypy --strict, import-linter"
@@ -93,6 +94,7 @@ explore: $(DEV)
 	$(PYTEST) -m "(rounds or hypothesis or tables) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
 	$(BIN)/python -m tests.tools.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
+	$(BIN)/python -m tests.matrix.run --all
 
 sizes: $(DEV)
 	$(BIN)/python -m tests.sizes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from functools import cache
+from heapq import heapify, heapreplace
 from itertools import combinations, product
 
 LOADERS = ("DataLoader", "BrandLoader", "length-grouped", "packed", "mixture", "iterable wrapper")
@@ -23,11 +25,13 @@ FITS = (
 over its batches (`end`), and so on."""
 OTHERS = ("validate", "test", "predict", "tune", "overfit")
 DEFAULTS, PAGE, STATEFUL, PREPARE = "defaults", "as the page says", "use_stateful_dataloader", "prepare"
-"""`prepare`: the one of Brand for Accelerate, in `get_train_dataloader` of a Trainer."""
+BY_INDEX, UNSHARDED = "random access", "use_distributed_sampler=False"
+"""`prepare`: the one of Brand for Accelerate, in `get_train_dataloader` of a Trainer. `use_distributed_sampler=False`:
+next to all that the page says."""
 FRAMEWORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain loop": ((DEFAULTS, PAGE), ("validate",)),
     "torchrun": ((DEFAULTS, PAGE), ("validate",)),
-    "Lightning": ((DEFAULTS, PAGE), OTHERS),
+    "Lightning": ((DEFAULTS, PAGE, BY_INDEX, UNSHARDED), OTHERS),
     "Fabric": ((DEFAULTS, PAGE), ()),
     "Accelerate": ((DEFAULTS, STATEFUL, PAGE), ("validate",)),
     "HF Trainer": ((DEFAULTS, PREPARE, PAGE), ("validate", "predict", "tune")),
@@ -66,25 +70,41 @@ def makes_sense(cell: Cell) -> bool:
         case "StatefulDataLoader":  # a BrandLoader has its own state: that is a plain loop
             planned = cell.loader in ("length-grouped", "packed")  # they are always a batch_sampler
             return cell.loader != "BrandLoader" and not (cell.said == DEFAULTS and planned)
+        case "Lightning" if cell.said == BY_INDEX:
+            return cell.loader == "DataLoader" and cell.use in ("validate", "test", "predict", "overfit")
         case "HF Trainer" if cell.use in ("validate", "predict"):  # the Trainer reads by random access
             return cell.loader == "DataLoader" and cell.said == DEFAULTS
         case "HF Trainer" if cell.said == PAGE:  # the mixin makes its own loader: with or without worker processes
             return cell.loader == "mixture" or cell.loader == ("DataLoader" if cell.workers else "BrandLoader")
         case "HF Trainer" if cell.said == PREPARE:
             return cell.loader in ("BrandLoader", "mixture") and cell.use in (*FITS, "tune")
-        case "Accelerate" if cell.use == "validate" and cell.said == PAGE:  # by random access
-            return cell.loader == "DataLoader"
     return True
 
 
-def draw(of: Iterable[Cell], seed: int) -> list[Cell]:
-    """Return cells that have each pair of values that some cell has, chosen one after the other: the best at a time."""
-    left = sorted(of)
+@cache
+def draw(seed: int = 5) -> list[Cell]:
+    """Return cells that have each pair of values that some cell has, chosen one after the other: the best at a time.
+
+    For each framework, they have its pairs; those of a loader and a use, the frameworks have together.
+    """
+    left = [cell for framework in FRAMEWORKS for cell in cells(framework)]
     random.Random(seed).shuffle(left)
-    pairs = {cell: set(combinations(enumerate(astuple(cell)), 2)) for cell in left}
-    missing, chosen = set[object]().union(*pairs.values()), list[Cell]()
+    pairs = [set(_pairs(cell)) for cell in left]
+    missing, chosen = set[object]().union(*pairs), list[Cell]()
+    most = [(-len(each), number) for number, each in enumerate(pairs)]  # new pairs of a cell become ever fewer
+    heapify(most)
     while missing:
-        best = max(left, key=lambda cell: len(pairs[cell] & missing))
-        chosen.append(best)
-        missing -= pairs[best]
+        _, number = most[0]
+        now = (-len(pairs[number] & missing), number)
+        heapreplace(most, now)
+        if most[0] == now:
+            chosen.append(left[number])
+            missing -= pairs[number]
     return chosen
+
+
+def _pairs(cell: Cell) -> Iterator[object]:
+    """Yield the pairs of values of a cell that a draw has to have."""
+    for pair in combinations([(field.name, getattr(cell, field.name)) for field in fields(cell)[1:]], 2):
+        together = {name for name, _ in pair} == {"loader", "use"}
+        yield pair if together else (cell.framework, pair)

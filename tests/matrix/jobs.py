@@ -1,4 +1,7 @@
-"""How are the processes of a framework started, and asked? As two jobs: one of one process, and one of two."""
+"""How are the processes of a framework started, and asked? As two jobs: one of one process, and one of two.
+
+They are forked from a process that has imported PyTorch, as all Python processes of tests (`tests/pythonchild.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,11 @@ import numpy as np
 
 from brand import pack
 from tests.matrix.loops import Outcome, Task
+from tests.support import free_port
 
-SAMPLES = 601
-"""Odd, so that two ranks cannot share them equally."""
-START_S, RUN_S, GRACE_S = 300.0, 90.0, 10.0
+SAMPLES = 393
+"""Odd, so that two ranks cannot share them equally. One rank makes 13 batches of them."""
+START_S, RUN_S, GRACE_S = 300.0, 300.0, 10.0
 """Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
 _RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
 
@@ -27,7 +32,7 @@ _RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_
 def make_data(folder: Path) -> Path:
     """The data sets: documents of 1 to 50 tokens."""
     schema = {"label": "int", "tokens": "ndarray", "count": "int"}
-    for name, count in (("first.brand", SAMPLES), ("second.brand", 200)):
+    for name, count in (("first.brand", SAMPLES), ("second.brand", 150)):
         lengths = [1 + n * 37 % 50 for n in range(count)]
         samples = [{"label": n % 7, "tokens": np.arange(k, dtype=np.int32), "count": k} for n, k in enumerate(lengths)]
         pack(samples, folder / name, schema, chunk_size=32, jobs=1)
@@ -39,15 +44,15 @@ class Job:
 
     def __init__(self, framework: str, ranks: int, data: Path, folder: Path) -> None:
         self.framework, self.ranks, self.data, self.folder = framework, ranks, data, folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection[Any, Any]] = []
         self._ranks: list[int] = []
-        """The numbers of the processes."""
+        """The numbers of the processes that train."""
         self.starts = 0
 
     def run(self, task: Task) -> list[Outcome]:
         """The outcomes of all ranks. A rank that does not answer is ended, and with it the job."""
-        if self._process is None:
+        if not self._processes:
             self._start()
         for connection in self._connections:
             connection.send(task)
@@ -69,21 +74,38 @@ class Job:
     def _start(self) -> None:
         self.starts += 1
         address = str(self.folder / f"{self.ranks}-{self.starts}")
-        program = ["-m", "tests.matrix.program", self.framework, str(self.data), address]
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
-        if self.framework == "Ray Train":
-            program, launch = ["-m", "tests.matrix.ways.ray", str(self.data), address, str(self.ranks)], []
-        environment = (
-            os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | _RAY
-        )
-        with Listener(address, "AF_UNIX") as listener, (self.folder / f"log-{self.ranks}").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *launch, *program], stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+        with Listener(address, "AF_UNIX", backlog=self.ranks) as listener:
+            with (self.folder / f"log-{self.ranks}").open("ab") as log:
+                self._processes = [
+                    subprocess.Popen(
+                        [sys.executable, *command],
+                        stdout=log,
+                        stderr=log,
+                        env=os.environ | more,
+                        start_new_session=True,
+                    )
+                    for command, more in self._commands(address)
+                ]
             listener._listener._socket.settimeout(START_S)  # type: ignore[attr-defined]
             found = {each.recv(): each for each in (listener.accept() for _ in range(self.ranks))}
         self._connections = [found[key] for key in sorted(found)]
         self._ranks = [process for _, process in sorted(found)]
+
+    def _commands(self, address: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+        """Yield the arguments of each process to start, and its variables: for two ranks, those of a launcher."""
+        program = ["-m", "tests.matrix.program", self.framework, str(self.data), address]
+        if self.framework == "Ray Train":
+            yield ["-m", "tests.matrix.ways.ray", str(self.data), address, str(self.ranks)], _RAY
+        elif self.framework == "torchrun":
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+            yield [*launch, *program], {"OMP_NUM_THREADS": "1"}
+        elif self.ranks == 1:
+            yield program, {}
+        else:
+            size, port = str(self.ranks), str(free_port())
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            for rank in map(str, range(self.ranks)):
+                yield program, meeting | {"RANK": rank, "LOCAL_RANK": rank}
 
     def end(self) -> None:
         """End the processes."""
@@ -91,14 +113,15 @@ class Job:
             with contextlib.suppress(OSError, ValueError):
                 connection.send(None)
             connection.close()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE_S)
-            self._kill(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in self._processes:
+                process.wait(GRACE_S)
+        self._kill(signal.SIGKILL)
+        for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process, self._connections, self._ranks = None, [], []
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._processes, self._connections, self._ranks = [], [], []
 
     def _kill(self, number: int) -> None:
         """Send a signal to the ranks: a launcher starts them in sessions of their own."""

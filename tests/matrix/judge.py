@@ -30,23 +30,26 @@ class Phase:
 
 
 def model_of(samples: Samples, loader: str) -> Epochs:
-    """The units of all epochs, from a plain loop of one process. Those of a `BrandSampler` are those of its order."""
+    """The units of all epochs, from a plain loop of one process. Those of a `BrandSampler` are those of its order.
+
+    There is an epoch more, for the evaluation after as many epochs, and after the one that Lightning begins to try it.
+    """
     pieces = MatrixRun(Task(Cell("", loader, 1, 0, "", PAGE), None), samples, 1).pieces()  # type: ignore[arg-type]
     if loader in PLANNED:
         plan = pieces["batch_sampler"]
         plan.num_replicas, plan.rank = 1, 0
         collate = pieces.get("collate_fn", lambda batch: batch)
         epochs = []
-        for _ in range(EPOCHS):
+        for _ in range(EPOCHS + 1):
             epochs.append([_ids(collate(pieces["dataset"].__getitems__(batch))) for batch in plan])
         return epochs
     sampler = pieces["sampler"]
     if loader == "mixture":
         sampler.num_replicas, sampler.rank = 1, 0
-        return [[_ids(pieces["dataset"].__getitems__([ticket])) for ticket in sampler] for _ in range(EPOCHS)]
+        return [[[n] for n in _ids(pieces["dataset"].__getitems__(list(sampler)))] for _ in range(EPOCHS + 1)]
     assert isinstance(sampler, BrandSampler)
     source = pieces["dataset"]._source.data
-    return [[[n] for n in source.indices(sampler.order.plan(e).sample_of).tolist()] for e in range(EPOCHS)]
+    return [[[n] for n in source.indices(sampler.order.plan(e).sample_of).tolist()] for e in range(EPOCHS + 1)]
 
 
 def _ids(batch: Any) -> list[int]:
@@ -127,17 +130,22 @@ def _unseen(cell: Cell, epochs: Epochs, outcomes: list[Outcome]) -> str:
     if cell.use in ("tune", "overfit"):
         return ""
     facts = [outcome.facts for outcome in outcomes]
-    every = Counter(n for unit in epochs[0] for n in unit)
     if any("gathered" in of for of in facts):
         found, more = Counter(facts[0]["gathered"]), 0
     else:
         found = Counter(n for of in facts for n in of.get("seen", ()))
         more = (cell.ranks - 1) * max(map(len, epochs[0]))
-    if every - found or (found - every).total() > more:
-        return f"an evaluation leaves out {(every - found).total()} samples, and repeats {(found - every).total()}"
+    faults = [_difference(Counter(n for unit in epoch for n in unit), found, more) for epoch in epochs]
+    if all(faults):  # each epoch of a mixture has samples of its own
+        return faults[0]
     if any(of.get("indices", of.get("seen")) != of.get("seen") for of in facts):
         return "the indices of predictions are not those of the samples"
     return ""
+
+
+def _difference(every: Counter[int], found: Counter[int], more: int) -> str:
+    missing, repeated = (every - found).total(), (found - every).total()
+    return f"an evaluation leaves out {missing} samples, and repeats {repeated}" if missing or repeated > more else ""
 
 
 def _expected(cell: Cell, phase: Phase, epochs: Epochs) -> Any:

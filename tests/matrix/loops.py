@@ -23,9 +23,9 @@ BATCH, EPOCHS, SEED = 32, 3, 5
 MEMBER = 1_000
 """A sample of the second member of a mixture has this number more than its index."""
 ACCUMULATED = 4
-EARLY = 5
+EARLY = 3
 """Batches of each epoch of a loop that leaves its epochs early."""
-INSIDE, MORE = 4, 3
+INSIDE, MORE = 2, 2
 """Batches after which a run inside an epoch is stopped, and is stopped again."""
 _LIMITS = {"batch_length": 800, "batch_size": BATCH}
 _ROWS: dict[str, Any] = {"tokens_per_row": 128, "rows_per_batch": 6}

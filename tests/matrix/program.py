@@ -17,6 +17,8 @@ import warnings
 from multiprocessing.connection import Client
 from pathlib import Path
 
+import torch
+
 from brand.errors import BrandError
 from tests.matrix.loops import EndedRunError, MatrixRun, Outcome, Samples
 from tests.matrix.ways.base import Way
@@ -44,6 +46,8 @@ def way_of(framework: str) -> Way:
 
 def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> None:
     """Run tasks until there are no more."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    torch.set_num_threads(1)
     faulthandler.enable()
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
@@ -51,12 +55,27 @@ def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> No
     with Client(address, "AF_UNIX") as connection:
         connection.send((rank, os.getpid()))
         way.begin(ranks)
+        gc.collect()
+        gc.freeze()  # so that the collection after each run is of that run
         while (task := connection.recv()) is not None:
             connection.send(_one(way, MatrixRun(task, samples, ranks)))
 
 
+class Heard(logging.Handler):
+    """Notes the warnings of Brand in one run."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a line."""
+        self.lines.append(record.getMessage())
+
+
 def _one(way: Way, run: MatrixRun) -> Outcome:
-    outcome, task = run.outcome, run.task
+    outcome, task, heard = run.outcome, run.task, Heard()
+    logging.getLogger("brand").addHandler(heard)
     try:
         way.others.get(task.cell.use, way.fit)(run)
     except EndedRunError:
@@ -66,6 +85,8 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
     except Exception as error:  # noqa: BLE001 - told, and the next run goes on
         outcome.end, outcome.message = "failed", f"{type(error).__name__}: {error}"
         traceback.print_exc()
+    logging.getLogger("brand").removeHandler(heard)
+    outcome.facts["log"] = heard.lines
     outcome.facts["weights"] = [value.item().hex() for value in run.model.state_dict().values()]
     way.forget()
     gc.collect()
@@ -73,4 +94,5 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], *ranks)

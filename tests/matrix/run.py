@@ -1,9 +1,8 @@
 """Which cells of the matrix of frameworks are exact, refused with a cure that is exact, or wrong?
 
-    python -m tests.matrix.run [FRAMEWORK ...] [--all] [--only REGEX] [--seed N]
+    python -m tests.matrix.run [FRAMEWORK ...] [--all] [--only REGEX] [--seed N] [--page]
 
-It is a tool: it has cells that are wrong, or whose program is. `tests/frameworks/test_matrix.py` is the test, with the
-cells that the page shows.
+`tests/frameworks/test_matrix.py` is the test of the cells that are drawn. `--page` writes their page.
 """
 
 from __future__ import annotations
@@ -12,46 +11,48 @@ import argparse
 import re
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 
-from tests.matrix.cells import FRAMEWORKS, LOADERS, Cell, cells, draw
-from tests.matrix.jobs import make_data
-from tests.matrix.judge import model_of
-from tests.matrix.loops import Samples
-from tests.matrix.verdicts import Verdicts
-
-SEED = 5
-"""The seed with which cells are drawn."""
+from tests.matrix.cells import FRAMEWORKS, Cell, cells, draw
+from tests.matrix.page import write
+from tests.matrix.verdicts import EXACT, REFUSED, REPORTED, WRONG, Matrix, Verdict
+from tests.pythonchild import forked_starts
 
 
-def show(cell: Cell, word: str, cures: Sequence[Cell]) -> None:
+def show(cell: Cell, verdict: Verdict) -> None:
     """Print a verdict."""
-    sys.stdout.write(" -> ".join((str(cell), word, *map(str, cures))) + "\n")
+    more = f": {verdict.message}" if verdict.word not in (EXACT, REFUSED, REPORTED) else ""
+    sys.stdout.write(f"{cell} -> {verdict}{more}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Run cells of some frameworks, and print each verdict."""
+    """Run cells of some frameworks, and print each verdict. The exit status says whether one is wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("frameworks", nargs="*")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--only", default="")
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = make_data(Path(name))
-        samples = Samples(folder)
-        models = {loader: model_of(samples, loader) for loader in LOADERS}
+    every = [cell for framework in FRAMEWORKS for cell in cells(framework)]
+    chosen = [cell for cell in every if re.search(options.only, str(cell))]
+    chosen = chosen if options.all or options.only else draw(options.seed)
+    with tempfile.TemporaryDirectory() as name, forked_starts():
+        matrix, judged = Matrix(Path(name)), dict[str, dict[Cell, Verdict]]()
         for framework in options.frameworks or FRAMEWORKS:
-            (work := folder / framework.replace(" ", "-")).mkdir()
-            of = cells(framework)
-            begin = time.monotonic()
-            verdicts = Verdicts(framework, folder, work, models)
-            chosen = [cell for cell in of if re.search(options.only, str(cell))]
-            words = verdicts.judge(chosen if options.all or options.only else draw(of, options.seed), show)
-            sys.stdout.write(f"{framework}: {len(words)} cells, {time.monotonic() - begin:.0f} s\n")
+            verdicts = matrix.of(framework)
+            found = judged[framework] = verdicts.judge([cell for cell in chosen if cell.framework == framework], show)
+            words = Counter(verdict.word for verdict in found.values())
+            counted = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+            used = f"{verdicts.wall_s:.0f} s, {verdicts.cpu_s:.0f} CPU-seconds"
+            followed = f"{len(verdicts.followed)} cures followed"
+            sys.stdout.write(f"{framework}: {len(found)} cells: {counted}; {followed}; {used}\n")
+        matrix.end()
+    if options.page:
+        write(judged)
+    sys.exit(any(verdict.word == WRONG for found in judged.values() for verdict in found.values()))
 
 
 if __name__ == "__main__":

@@ -1,82 +1,139 @@
-"""The cells of one framework, run and judged: exact, refused with a cure that is followed and exact, or wrong."""
+"""The cells of the frameworks, run and judged: exact, refused with a cure that is followed and exact, or wrong."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.matrix.cells import DEFAULTS, FITS, Cell, makes_sense
-from tests.matrix.jobs import Job
-from tests.matrix.judge import Epochs, phases, wrong
-from tests.matrix.loops import Outcome, Task
-from tests.matrix.ways.cures import CURES
+from tests.matrix.cells import DEFAULTS, FITS, LOADERS, Cell, makes_sense
+from tests.matrix.jobs import Job, make_data
+from tests.matrix.judge import model_of, phases, wrong
+from tests.matrix.known import KNOWN
+from tests.matrix.loops import Outcome, Samples, Task
+from tests.matrix.ways.cures import COMMON, CURES, OWN, REPORTS
 
-Show = Callable[[Cell, str, list[Cell]], None]
-EXACT, REFUSED, WRONG = "exact", "refused", "WRONG"
+EXACT, REFUSED, REPORTED, WRONG = "exact", "refused", "reported", "WRONG"
+"""`reported`: Brand's log says that samples are left out, how many, and the cure."""
+OWN_ERROR = "the framework refuses"
+"""The framework's own error, with no cure of Brand's (`tests.matrix.ways.cures.OWN`)."""
+STILL_WRONG = "known to be wrong"
+
+
+@dataclass
+class Verdict:
+    """How a cell ended."""
+
+    word: str
+    message: str = ""
+    """The message for a cell that is not exact."""
+    cures: list[Cell] = field(default_factory=list)
+    """The cells that cure a cell that is refused or reported."""
+
+    def __str__(self) -> str:
+        return " -> ".join((self.word, *map(str, self.cures)))
+
+
+Show = Callable[[Cell, Verdict], None]
+
+
+class Matrix:
+    """The data, and the frameworks that were used so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = make_data(folder)
+        samples = Samples(folder)
+        self.models = {loader: model_of(samples, loader) for loader in LOADERS}
+        self._frameworks: dict[str, Verdicts] = {}
+
+    def of(self, framework: str) -> Verdicts:
+        """Return the verdicts of a framework."""
+        if framework not in self._frameworks:
+            (work := self.folder / framework.replace(" ", "-")).mkdir()
+            self._frameworks[framework] = Verdicts(framework, self, work)
+        return self._frameworks[framework]
+
+    def end(self) -> None:
+        """End all processes."""
+        for verdicts in self._frameworks.values():
+            verdicts.end()
 
 
 class Verdicts:
     """The verdicts of the cells of a framework."""
 
-    def __init__(self, framework: str, data: Path, folder: Path, models: dict[str, Epochs]) -> None:
-        self.framework, self._folder, self._models = framework, folder, models
-        self._jobs = {ranks: Job(framework, ranks, data, folder) for ranks in (1, 2)}
+    def __init__(self, framework: str, matrix: Matrix, folder: Path) -> None:
+        self.framework, self._matrix, self._folder = framework, matrix, folder
+        self._jobs = {ranks: Job(framework, ranks, matrix.folder, folder) for ranks in (1, 2)}
         self._locks = {ranks: threading.Lock() for ranks in self._jobs}
-        self._cures = CURES.get(framework, ())
+        self._cures = CURES.get(framework, ()) + COMMON
         self._runs: dict[Task, tuple[list[Outcome], Path]] = {}
-        self._words: dict[Cell, str] = {}
-        self.messages: dict[Cell, str] = {}
-        """The message for each cell that is refused or wrong."""
-        self.cures: dict[Cell, list[Cell]] = {}
-        """The cells that cure each refused cell."""
+        self._found: dict[Cell, Verdict] = {}
+        self.followed: set[Cell] = set()
+        """The cells that were run as the cure of another one."""
+        self.wall_s = self.cpu_s = 0.0
 
-    def judge(self, cells: Iterable[Cell], show: Show = lambda *_: None) -> dict[Cell, str]:
-        """The verdicts of these cells, and of the cures of those that are refused. `show` gets each of them."""
+    def judge(self, cells: Iterable[Cell], show: Show = lambda *_: None) -> dict[Cell, Verdict]:
+        """Return the verdicts of these cells. `show` gets each of them."""
+        begin, used, found = time.monotonic(), _cpu_s(), dict[Cell, Verdict]()
 
         def judge_some(some: list[Cell]) -> None:
             for cell in some:
-                word = self._judge(cell)
-                show(cell, word, self.cures.get(cell, []))
+                found[cell] = self._judge(cell)
+                show(cell, found[cell])
 
         of_ranks = [[cell for cell in cells if cell.ranks == ranks] for ranks in self._jobs]
         try:
             with ThreadPoolExecutor(len(of_ranks)) as pool:
                 list(pool.map(judge_some, of_ranks))
         finally:
-            for job in self._jobs.values():
-                job.end()
-        return dict(self._words)
+            self.end()
+        self.wall_s, self.cpu_s = time.monotonic() - begin, _cpu_s() - used
+        return found
 
-    def _judge(self, cell: Cell) -> str:
-        """The verdict of a cell, from its runs, and from those of its cures."""
-        word, message = self._word(cell)
-        if word == REFUSED:
-            self.cures[cell] = [cure.change(cell) for cure in self._cures if cure.phrase in message]
-            told = [self._cured(cell, cure) for cure in self.cures[cell]] or ["it names no cure"]
-            word = REFUSED if not any(told) else f"{WRONG}: refused, and {next(filter(None, told))}: {message}"
-            self._words[cell] = word
-        return word
+    def end(self) -> None:
+        """End the processes. A further run starts them again."""
+        for job in self._jobs.values():
+            job.end()
 
-    def _cured(self, cell: Cell, cure: Cell) -> str:
+    def _judge(self, cell: Cell) -> Verdict:
+        """Return the verdict of a cell, from its runs, and from those of its cures."""
+        found = self.verdict(cell)
+        if found.word in (REFUSED, REPORTED):
+            cures = list(dict.fromkeys(cure.change(cell) for cure in self._cures if cure.phrase in found.message))
+            faults = [self._fault(cell, cure) for cure in cures] or ["it names no cure"]
+            found = replace(found, cures=cures)
+            if fault := next(filter(None, faults), ""):
+                found = Verdict(WRONG, f"{found.word}, and {fault}: {found.message}")
+        reason = next((reason for phrase, reason in KNOWN.items() if re.search(phrase, str(cell))), None)
+        if reason is None:
+            return found
+        if found.word == WRONG:
+            return Verdict(STILL_WRONG, reason)
+        return Verdict(WRONG, f"it is {found.word}, and known to be wrong: {reason}")
+
+    def _fault(self, cell: Cell, cure: Cell) -> str:
         """Return the fault of a cure; an empty text if it is exact."""
         if cure == cell or not makes_sense(cure):
             return f"its cure ({cure}) is no other cell"
-        if cure.framework != self.framework:
-            return ""
-        word, message = self._word(cure)
-        return "" if word == EXACT else f"its cure ({cure}) is {word} ({message})"
+        verdicts = self._matrix.of(cure.framework)
+        verdicts.followed.add(cure)
+        found = verdicts.verdict(cure)
+        return "" if found.word == EXACT else f"its cure ({cure}) is {found.word} ({found.message})"
 
-    def _word(self, cell: Cell) -> tuple[str, str]:
-        """The verdict of a cell without its cures, and the message if it is not exact."""
-        if cell not in self._words:
-            self._words[cell], self.messages[cell] = self._of_runs(cell)
-        return self._words[cell], self.messages[cell]
+    def verdict(self, cell: Cell) -> Verdict:
+        """Return the verdict of a cell without its cures."""
+        if cell not in self._found:
+            self._found[cell] = self._of_runs(cell)
+        return self._found[cell]
 
-    def _of_runs(self, cell: Cell) -> tuple[str, str]:
-        resume, epochs, own = None, self._models[cell.loader], ("accumulation", "last batch")
+    def _of_runs(self, cell: Cell) -> Verdict:
+        resume, epochs, own = None, self._matrix.models[cell.loader], ("accumulation", "last batch")
         for number, phase in enumerate(phases(cell, epochs)):
             whole = phase.stop is None and resume is None
             first = replace(cell, ranks=phase.ranks, use=cell.use if whole or cell.use in own else "inside")
@@ -87,14 +144,25 @@ class Verdicts:
                 if key not in self._runs:
                     self._runs[key] = (self._jobs[phase.ranks].run(task), folder)
             outcomes, folder = self._runs[key]
-            refused = next((outcome.message for outcome in outcomes if self._refuses(outcome)), None)
-            if refused is not None:
-                return REFUSED, refused
-            told = wrong(cell, phase, epochs, outcomes)
-            if told:
-                return f"{WRONG}: run {number + 1}: {told}", told
+            if ended := self._refusal(outcomes):
+                return ended
+            if told := wrong(cell, phase, epochs, outcomes):
+                log = (line for outcome in outcomes for line in outcome.facts.get("log", ()))
+                said = next((line for line in log if any(report in line for report in REPORTS)), None)
+                return Verdict(WRONG, f"run {number + 1}: {told}") if said is None else Verdict(REPORTED, said)
             resume = folder
-        return (EXACT, "") if self._alike(cell, outcomes) else (f"{WRONG}: other weights than the stock framework", "")
+        return Verdict(EXACT) if self._alike(cell, outcomes) else Verdict(WRONG, "other weights than without Brand")
+
+    def _refusal(self, outcomes: list[Outcome]) -> Verdict | None:
+        """Return the verdict of a run that Brand or the framework has refused; None for any other run."""
+        for outcome in outcomes:
+            known = outcome.end == "failed" and any(cure.phrase in outcome.message for cure in self._cures)
+            if outcome.end == "refused" or known:
+                return Verdict(REFUSED, outcome.message)
+        for outcome in outcomes:
+            if outcome.end == "failed" and any(own in outcome.message for own in OWN.get(self.framework, ())):
+                return Verdict(OWN_ERROR, outcome.message)
+        return None
 
     def _alike(self, cell: Cell, outcomes: list[Outcome]) -> bool:
         """Whether the weights are those of the framework without Brand, over the same order. Two ranks round others."""
@@ -102,7 +170,7 @@ class Verdicts:
             return True
         use = cell.use if cell.use == "accumulation" else FITS[0]
         said = cell.said if cell.framework not in ("HF Trainer", "StatefulDataLoader") else DEFAULTS
-        order = tuple(tuple(n for unit in epoch for n in unit) for epoch in self._models["DataLoader"])
+        order = tuple(tuple(n for unit in epoch for n in unit) for epoch in self._matrix.models["DataLoader"])
         task = Task(replace(cell, loader="DataLoader", workers=0, use=use, said=said), Path(), stock=order)
         with self._locks[1]:
             if task not in self._runs:
@@ -111,7 +179,7 @@ class Verdicts:
         assert stock.end == "finished", f"{task.cell} without Brand: {stock}"
         return bool(outcomes[0].facts["weights"] == stock.facts["weights"])
 
-    def _refuses(self, outcome: Outcome) -> bool:
-        """Whether Brand has refused a run, or the framework itself has, with a cure that is known."""
-        known = any(cure.phrase in outcome.message for cure in self._cures)
-        return outcome.end == "refused" or (outcome.end == "failed" and known)
+
+def _cpu_s() -> float:
+    """The CPU-seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])

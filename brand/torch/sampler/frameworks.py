@@ -133,6 +133,11 @@ def nodes_epoch() -> int | None:
     return wrapper.epoch if type(wrapper).__name__ == "SamplerWrapper" else None
 
 
+def in_trainer() -> bool:
+    """Return whether the training loop of a Hugging Face Trainer is among the callers."""
+    return caller("_inner_training_loop") is not None
+
+
 def caller(method: str) -> Any:
     """Return the object whose `method` is among the callers, the nearest one; None if there is none."""
     for frame, _ in traceback.walk_stack(inspect.currentframe()):

@@ -107,7 +107,8 @@ class TrainerEpoch:
 def trainer_epoch() -> TrainerEpoch | None:
     """Return the epoch of a Trainer whose training loop has called the calling `set_epoch`; otherwise None.
 
-    `_set_sampler_epoch(dataloader, epoch)` calls the sampler, and the loop calls this function.
+    `_set_sampler_epoch(dataloader, epoch)` calls the sampler, and the loop calls this function. Raises `UsageError` if
+    the Trainer is to take the same batches in each epoch.
     """
     if not _in_use():
         return None
@@ -117,6 +118,8 @@ def trainer_epoch() -> TrainerEpoch | None:
     _, _, sets, calls = frames  # this function, `set_epoch`, its caller, and the caller of that
     loader: Any = sets.f_locals.get("dataloader")
     loop: Any = calls.f_locals.get("self")
+    if loader is not None and getattr(getattr(loop, "trainer", None), "overfit_batches", 0):
+        raise UsageError(OVERFIT)
     if loader is None or not hasattr(loop, "restarted_mid_epoch"):
         return None
     batches, combined = loop.epoch_loop.batch_progress, loop._combined_loader
@@ -173,4 +176,8 @@ def _in_use() -> bool:
 PREDICT: Final = (
     "Trainer.predict notes which sample indices a batch has, and Brand's loaders and samplers fetch encoded positions, "
     f"in random order. Give predict a {_BY_INDEX}, or BrandDataModule(predict=dataset) ({_PAGE})"
+)
+OVERFIT: Final = (
+    "overfit_batches takes the same batches in each epoch, and Brand's batch samplers yield others. Lightning replaces "
+    f"a sampler, not a batch sampler: give it a {_BY_INDEX}, or a BrandDataModule ({_PAGE})"
 )

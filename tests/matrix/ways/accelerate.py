@@ -82,9 +82,13 @@ def _save(run: MatrixRun, accelerator: Any, place: Any) -> None:
 
 
 def validate(run: MatrixRun) -> None:
-    """`gather_for_metrics`; as the page says, by random access."""
+    """`gather_for_metrics`; as the page says, by random access. After `prepare` of Brand, batches are not gathered."""
     configuration = DataLoaderConfiguration(use_stateful_dataloader=run.cell.said == STATEFUL)
     accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+    if run.page and run.cell.loader != "DataLoader":
+        for batch in prepare(accelerator, run.loader()):
+            run.sees(batch)
+        return
     loader = DataLoader(run.samples.first, BATCH, num_workers=run.cell.workers) if run.page else run.loader()
     found = run.outcome.facts["gathered"] = []
     for batch in accelerator.prepare(loader):

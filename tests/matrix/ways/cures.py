@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.matrix.cells import PAGE, PREPARE, Cell
+from tests.matrix.cells import BY_INDEX, PAGE, PREPARE, UNSHARDED, Cell
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,18 @@ def _same_processes(cell: Cell) -> Cell:
 
 _AS_THE_PAGE_SAYS = _change(said=PAGE)
 _OWN_LOOP = _change(framework="plain loop", said=PAGE)
+_RANDOM_ACCESS = _change(said=BY_INDEX, loader="DataLoader")
+COMMON = (
+    Cure("num_workers=0 or 1", _change(workers=0)),
+    Cure("train from the BrandLoader without an IterableDataset", _change(loader="BrandLoader")),
+)
+"""Those of all frameworks."""
 _LIGHTNING = (
+    Cure("set `Trainer(use_distributed_sampler=False)`", _change(said=UNSHARDED)),
+    Cure("torch.utils.data.DataLoader(dataset, batch_size=...), which reads by random access", _RANDOM_ACCESS),
+    Cure("a BrandDataModule (docs", _change(said=PAGE, loader="DataLoader", workers=0)),
+    Cure("BrandDataModule(predict=dataset)", _change(said=PAGE, loader="DataLoader", workers=0)),
+    Cure("read a sample of a member", _RANDOM_ACCESS),
     Cure("Use BrandLoader", _to_brand_loader),
     Cure("torchdata's StatefulDataLoader", _change(said=PAGE, workers=2)),
     Cure("as many processes and samples a batch as before", _same_processes),
@@ -54,16 +65,17 @@ CURES: dict[str, tuple[Cure, ...]] = {
     ),
     "Accelerate": (
         Cure("brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
-        Cure("without accelerator.prepare", _AS_THE_PAGE_SAYS),
-        Cure("leave out accelerator.prepare(loader)", _AS_THE_PAGE_SAYS),
+        Cure("give a BrandLoader or a DataLoader with sampler=BrandSampler(dataset)", _change(loader="BrandLoader")),
     ),
     "HF Trainer": (
         Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),
         Cure("BrandTrainerMixin", _to_mixin),
         Cure("the same number of processes", _same_processes),
-        Cure("iterate over the loader itself", _OWN_LOOP),
-        Cure("leave out accelerator.prepare(loader)", _OWN_LOOP),
     ),
     "StatefulDataLoader": (Cure("without batch_sampler=", _AS_THE_PAGE_SAYS),),
 }
 """By framework."""
+REPORTS = ("begins again at the same place",)
+"""Phrases of log lines that say, with a count, which samples a training leaves out; they name a cure, too."""
+OWN: dict[str, tuple[str, ...]] = {}
+"""By framework: phrases of errors that it raises itself, and that Brand has no cure for."""

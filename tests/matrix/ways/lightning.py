@@ -7,9 +7,11 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.tuner import Tuner
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brand.frameworks.lightning import BrandDataModule
+from tests.matrix.cells import BY_INDEX, UNSHARDED
 from tests.matrix.loops import BATCH, EPOCHS, SEED, EndedRunError, MatrixRun, ids_of, loss_of
 from tests.matrix.ways.base import Use, Way
 
@@ -76,20 +78,24 @@ def trainer_of(run: MatrixRun, **options: Any) -> Any:
         enable_model_summary=False,
         limit_train_batches=run.early,
         accumulate_grad_batches=run.accumulated,
+        use_distributed_sampler=run.cell.said != UNSHARDED,
         **options,
     )
 
 
-def data_of(run: MatrixRun) -> dict[str, Any]:
-    """The loaders, as arguments of the Trainer."""
-    if run.page and not run.task.stock:
-        pieces = run.pieces()
-        if run.cell.workers and run.cell.loader != "BrandLoader":
-            return {"train_dataloaders": run.loader(StatefulDataLoader)}
-        if "sampler" in pieces and run.cell.loader != "iterable wrapper":
-            more: dict[str, Any] = {"num_workers": run.cell.workers} if run.cell.workers else {}
-            return {"datamodule": BrandDataModule(pieces["dataset"], batch_size=BATCH, seed=SEED, **more)}
-    return {"train_dataloaders": run.loader()}
+def data_of(run: MatrixRun, use: str = "train") -> dict[str, Any]:
+    """The loaders, as arguments of the Trainer; `use`: that of the module or loader that is read."""
+    cell, pieces = run.cell, run.pieces()
+    if cell.said == BY_INDEX:
+        return {f"{use}_dataloaders": DataLoader(pieces["dataset"], BATCH, num_workers=cell.workers)}
+    if (run.page or cell.said == UNSHARDED) and not run.task.stock:
+        if cell.workers and cell.loader != "BrandLoader":
+            return {f"{use}_dataloaders": run.loader(StatefulDataLoader)}
+        if "sampler" in pieces and cell.loader != "iterable wrapper":
+            more: dict[str, Any] = {"num_workers": cell.workers} if cell.workers else {}
+            more |= {"train": pieces["dataset"], use: pieces["dataset"]}
+            return {"datamodule": BrandDataModule(**more, batch_size=BATCH, seed=SEED)}
+    return {f"{use}_dataloaders": run.loader()}
 
 
 def fit(run: MatrixRun) -> None:
@@ -112,18 +118,15 @@ class Writer(BasePredictionWriter):  # type: ignore[misc]
 
 def validate(run: MatrixRun) -> None:
     """While it trains."""
-    data = data_of(run)
-    if "datamodule" in data:
-        made = data["datamodule"]
-        data = {"datamodule": BrandDataModule(made.train, made.train, batch_size=BATCH, seed=SEED)}
-    else:
-        data["val_dataloaders"] = data_of(run)["train_dataloaders"]
+    data = data_of(run, "val")
+    if "datamodule" not in data:
+        data |= data_of(run)
     trainer_of(run).fit(MatrixModule(run), **data)
 
 
 def evaluate(run: MatrixRun) -> None:
     """`trainer.test` or `trainer.predict`."""
-    data = {name.replace("train_", ""): value for name, value in data_of(run).items()}
+    data = {name.replace(f"{run.cell.use}_", ""): value for name, value in data_of(run, run.cell.use).items()}
     options = {"callbacks": [Writer(run)]} if run.cell.use == "predict" else {}
     trainer = trainer_of(run, **options)
     getattr(trainer, run.cell.use)(MatrixModule(run), **data)
