@@ -208,7 +208,7 @@ def test_predict_and_overfit_refuse_encoded_positions_and_their_cure_works(lengt
     for loader in (fixed_size(lengths), bucketed(lengths), with_workers(lengths), plain_bucketed(lengths)):
         with pytest.raises(UsageError, match="reads by random access"):
             trainer().predict(Regression(), loader)
-    for loader in (fixed_size(lengths), bucketed(lengths)):
+    for loader in (fixed_size(lengths), bucketed(lengths), plain_bucketed(lengths)):
         with pytest.raises(UsageError, match="reads by random access"):
             trainer(overfit_batches=2).fit(Regression(), loader)
     cures = ({"dataloaders": DataLoader(dataset, batch_size=BATCH)},)

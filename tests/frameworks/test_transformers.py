@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, SequentialSampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 
-from brand import BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
+from brand import BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
 from brand.errors import UsageError
 from tests.frameworks.trainings import BATCH, SEED, InOrder, Net, launch, open_data
 
 transformers = pytest.importorskip("transformers")
 
+from brand.frameworks.accelerate import prepare  # noqa: E402
 from brand.frameworks.transformers import BrandTrainerMixin  # noqa: E402
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
@@ -426,3 +427,34 @@ def test_full_determinism(numbers: Path, tmp_path: Path, caplog: pytest.LogCaptu
             train(Drawn, data, tmp_path / "two", tmp_path / "whole" / "checkpoint-6", dropout=0.2, **options) == whole
         )
     assert not [record for record in caplog.records if record.name == "brand"]
+
+
+def brand_loader(trainer: Any) -> Any:
+    data = trainer.train_dataset
+    return trainer.accelerator.prepare(BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=SEED)))
+
+
+def prepared_loader(trainer: Any) -> Any:
+    data = trainer.train_dataset
+    return prepare(trainer.accelerator, BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=SEED)))
+
+
+def planned_loader(trainer: Any) -> Any:
+    data = trainer.train_dataset
+    plan = LengthBatchSampler(data, "label", batch_size=BATCH, seed=SEED)
+    return trainer.accelerator.prepare(DataLoader(data, batch_sampler=plan))
+
+
+@pytest.mark.parametrize("loader_of", [brand_loader, prepared_loader, planned_loader])
+def test_a_loader_that_a_trainer_cannot_resume_names_the_mixin(numbers: Path, tmp_path: Path, loader_of: Any) -> None:
+    """With the mixin, the training continues from the checkpoint."""
+
+    class WithLoader(transformers.Trainer):  # type: ignore[misc,name-defined]
+        def get_train_dataloader(self) -> Any:
+            return loader_of(self)
+
+    whole, _ = train(Drawn, data := open_data(numbers), tmp_path)
+    first, *_ = checkpoints(tmp_path)
+    with pytest.raises(UsageError, match=r"transformers\.BrandTrainerMixin"):
+        train(WithLoader, data, tmp_path / "again", first)
+    assert train(Drawn, data, tmp_path / "mixin", first)[0] == whole

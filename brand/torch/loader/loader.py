@@ -13,7 +13,7 @@ from brand.torch.data.drawable import Drawable
 from brand.torch.loader.core import BatchLoader, batches_of
 from brand.torch.loader.tensors import TensorForm
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler
-from brand.torch.sampler.frameworks import in_trainer
+from brand.torch.sampler.frameworks import unless_in_trainer
 from brand.torch.sampler.sampler import BrandSampler
 
 _WORKERS: Final = "leave it out, because there are threads instead of worker processes, which start once"
@@ -114,12 +114,6 @@ def _refuse(others: dict[str, Any]) -> None:
         raise UsageError(f"a BrandLoader has no {name}=: {_INSTEAD[name]} (docs/guides/more-frameworks.md)")
 
 
-_MIXIN: Final = (
-    "With the Hugging Face Trainer, use brand.frameworks.transformers.BrandTrainerMixin, which makes the loader itself "
-    "and continues from checkpoints"
-)
-
-
 class OwnBatches(Reprs, BatchSampler, shows="sampler batch_size drop_last"):
     """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it.
 
@@ -148,11 +142,9 @@ class OwnBatches(Reprs, BatchSampler, shows="sampler batch_size drop_last"):
         yield []  # so that the error is raised at the first batch: PyTorch's iterator is complete then, and closes well
 
     def _advice(self) -> str:
-        if in_trainer():
-            return _MIXIN
         ours = isinstance(self.sampler, BrandSampler | PlannedBatchSampler)
         instead = "" if ours else "make the loader with sampler=BrandSampler(dataset), and "
-        return (
+        return unless_in_trainer(
             f"Accelerate: {instead}use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
             "accelerator.prepare(loader) and of skip_first_batches"
         )
@@ -162,9 +154,7 @@ class PreparedBatches(OwnBatches):
     """The `batch_sampler` of a loader that `brand.frameworks.accelerate.prepare` has returned."""
 
     def _advice(self) -> str:
-        if in_trainer():
-            return _MIXIN
-        return (
+        return unless_in_trainer(
             "brand.frameworks.accelerate.prepare has prepared this loader: leave out skip_first_batches and "
             "accelerator.prepare(loader). accelerator.load_state continues inside the epoch"
         )

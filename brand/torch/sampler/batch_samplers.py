@@ -32,7 +32,7 @@ from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
-from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, wrapping_of
+from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, unless_in_trainer, wrapping_of
 from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
@@ -40,6 +40,7 @@ from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcom
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
+_PREPARE: Final = "Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader)"
 _OF_PAIRS: Final = (
     "plans batches of stored samples, and expand= makes several samples of each: fetch with a BrandSampler, or choose "
     "one element of each list in a transform"
@@ -268,8 +269,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         if wrapping is not None and not wrapping.ours:
             raise UsageError(
                 f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
-                "each rank its own: use brand.frameworks.accelerate.prepare(accelerator, loader) in place of "
-                "accelerator.prepare(loader)"
+                f"each rank its own. {unless_in_trainer(_PREPARE)} (docs/guides/frameworks.md)"
             )
         if self._source.port.resolver.nodes > 1:
             raise UsageError(

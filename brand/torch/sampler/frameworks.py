@@ -133,9 +133,14 @@ def nodes_epoch() -> int | None:
     return wrapper.epoch if type(wrapper).__name__ == "SamplerWrapper" else None
 
 
-def in_trainer() -> bool:
-    """Return whether the training loop of a Hugging Face Trainer is among the callers."""
-    return caller("_inner_training_loop") is not None
+def unless_in_trainer(advice: str) -> str:
+    """Return advice for Accelerate; if the training loop of a Hugging Face Trainer is among the callers, its own."""
+    if caller("_inner_training_loop") is None:
+        return advice
+    return (
+        "With the Hugging Face Trainer, use brand.frameworks.transformers.BrandTrainerMixin, which makes the loader and "
+        "continues from checkpoints"
+    )
 
 
 def caller(method: str) -> Any:
