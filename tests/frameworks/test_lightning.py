@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from brand import LengthBatchSampler, pack
 from brand.errors import UsageError
@@ -134,6 +134,18 @@ def plain_bucketed(path: Path) -> Any:
     return DataLoader(dataset, batch_sampler=LengthBatchSampler(dataset, "n", batch_length=250))
 
 
+class Streamed(IterableDataset[Any]):
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.loader
+
+
+def streamed(path: Path) -> Any:
+    return DataLoader(Streamed(fixed_size(path)), batch_size=None)
+
+
 def stock(loader: Any, **options: Any) -> Regression:
     """Return the model that a stock loader trains in one run, with the batches of a Brand loader."""
     batches = {}
@@ -208,7 +220,7 @@ def test_predict_and_overfit_refuse_encoded_positions_and_their_cure_works(lengt
     for loader in (fixed_size(lengths), bucketed(lengths), with_workers(lengths), plain_bucketed(lengths)):
         with pytest.raises(UsageError, match="reads by random access"):
             trainer().predict(Regression(), loader)
-    for loader in (fixed_size(lengths), bucketed(lengths), plain_bucketed(lengths)):
+    for loader in (fixed_size(lengths), bucketed(lengths), plain_bucketed(lengths), streamed(lengths)):
         with pytest.raises(UsageError, match="reads by random access"):
             trainer(overfit_batches=2).fit(Regression(), loader)
     cures = ({"dataloaders": DataLoader(dataset, batch_size=BATCH)},)

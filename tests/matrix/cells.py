@@ -72,6 +72,8 @@ def makes_sense(cell: Cell) -> bool:
             return cell.loader != "BrandLoader" and not (cell.said == DEFAULTS and planned)
         case "Lightning" if cell.said == BY_INDEX:
             return cell.loader == "DataLoader" and cell.use in ("validate", "test", "predict", "overfit")
+        case "Lightning" if cell.said == UNSHARDED and cell.use in ("predict", "overfit"):  # each rank reads all of it
+            return cell.loader != "BrandLoader" and (cell.workers > 0 or cell.loader not in ("DataLoader", "mixture"))
         case "HF Trainer" if cell.use in ("validate", "predict"):  # the Trainer reads by random access
             return cell.loader == "DataLoader" and cell.said == DEFAULTS
         case "HF Trainer" if cell.said == PAGE:  # the mixin makes its own loader: with or without worker processes

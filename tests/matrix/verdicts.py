@@ -105,8 +105,8 @@ class Verdicts:
         """Return the verdict of a cell, from its runs, and from those of its cures."""
         found = self.verdict(cell)
         if found.word in (REFUSED, REPORTED):
-            cures = list(dict.fromkeys(cure.change(cell) for cure in self._cures if cure.phrase in found.message))
-            faults = [self._fault(cell, cure) for cure in cures] or ["it names no cure"]
+            cures = self.cures_of(cell, found)
+            faults = [self._fault(cell, cure, 2) for cure in cures] or ["it names no cure"]
             found = replace(found, cures=cures)
             if fault := next(filter(None, faults), ""):
                 found = Verdict(WRONG, f"{found.word}, and {fault}: {found.message}")
@@ -117,13 +117,19 @@ class Verdicts:
             return Verdict(STILL_WRONG, reason)
         return Verdict(WRONG, f"it is {found.word}, and known to be wrong: {reason}")
 
-    def _fault(self, cell: Cell, cure: Cell) -> str:
-        """Return the fault of a cure; an empty text if it is exact."""
+    def cures_of(self, cell: Cell, found: Verdict) -> list[Cell]:
+        """Return the cells that the message of a verdict names."""
+        return list(dict.fromkeys(cure.change(cell) for cure in self._cures if cure.phrase in found.message))
+
+    def _fault(self, cell: Cell, cure: Cell, errors: int) -> str:
+        """Return the fault of a cure; an empty text if it is exact, after that many errors and their cures at most."""
         if cure == cell or not makes_sense(cure):
             return f"its cure ({cure}) is no other cell"
         verdicts = self._matrix.of(cure.framework)
         verdicts.followed.add(cure)
         found = verdicts.verdict(cure)
+        if found.word == REFUSED and errors > 1 and (more := verdicts.cures_of(cure, found)):
+            return next(filter(None, (verdicts._fault(cure, each, errors - 1) for each in more)), "")
         return "" if found.word == EXACT else f"its cure ({cure}) is {found.word} ({found.message})"
 
     def verdict(self, cell: Cell) -> Verdict:

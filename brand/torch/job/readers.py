@@ -56,9 +56,9 @@ def check_dividers(replicas: int) -> None:
             raise UsageError(
                 f"{name} divides an IterableDataset among {processes} processes, and the BrandSampler in it has "
                 f"divided the samples among {replicas} ranks already: most samples would be lost. Train from the "
-                "BrandLoader without an IterableDataset (Accelerate: brand.frameworks.accelerate.prepare), or have it "
-                "fetch all samples: sampler=BrandSampler(dataset, num_replicas=1, rank=0) "
-                "(docs/guides/more-frameworks.md)"
+                "BrandLoader without an IterableDataset (Accelerate: brand.frameworks.accelerate.prepare; Trainer: "
+                "BrandTrainerMixin), or have it fetch all samples: sampler=BrandSampler(dataset, num_replicas=1, "
+                "rank=0) (docs/guides/more-frameworks.md)"
             )
 
 

@@ -33,7 +33,7 @@ from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, unless_in_trainer, wrapping_of
-from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
+from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_trainer, trainer_epoch
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
 from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
@@ -258,7 +258,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
 
     def _deal(self) -> Dealing[PlannedSequence]:
         """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
-        refuse_predict()
+        refuse_trainer()
         loader = asking_loader()
         refuse_reordering(loader)
         if loader.skipped and wrapping_of(self) is None:

@@ -138,8 +138,8 @@ def unless_in_trainer(advice: str) -> str:
     if caller("_inner_training_loop") is None:
         return advice
     return (
-        "With the Hugging Face Trainer, use brand.frameworks.transformers.BrandTrainerMixin, which makes the loader and "
-        "continues from checkpoints"
+        "With the Hugging Face Trainer, use brand.frameworks.transformers.BrandTrainerMixin, which makes the loader "
+        "and continues from checkpoints"
     )
 
 

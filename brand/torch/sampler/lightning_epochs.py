@@ -107,8 +107,7 @@ class TrainerEpoch:
 def trainer_epoch() -> TrainerEpoch | None:
     """Return the epoch of a Trainer whose training loop has called the calling `set_epoch`; otherwise None.
 
-    `_set_sampler_epoch(dataloader, epoch)` calls the sampler, and the loop calls this function. Raises `UsageError` if
-    the Trainer is to take the same batches in each epoch.
+    `_set_sampler_epoch(dataloader, epoch)` calls the sampler, and the loop calls this function.
     """
     if not _in_use():
         return None
@@ -118,8 +117,6 @@ def trainer_epoch() -> TrainerEpoch | None:
     _, _, sets, calls = frames  # this function, `set_epoch`, its caller, and the caller of that
     loader: Any = sets.f_locals.get("dataloader")
     loop: Any = calls.f_locals.get("self")
-    if loader is not None and getattr(getattr(loop, "trainer", None), "overfit_batches", 0):
-        raise UsageError(OVERFIT)
     if loader is None or not hasattr(loop, "restarted_mid_epoch"):
         return None
     batches, combined = loop.epoch_loop.batch_progress, loop._combined_loader
@@ -160,13 +157,16 @@ def notes_indices(batch_sampler: object) -> bool:
     return _in_use() and type(batch_sampler).__name__ == "_IndexBatchSamplerWrapper"
 
 
-def refuse_predict() -> None:
-    """Raise `UsageError` if `Trainer.predict` asks the calling sampler for batches."""
+def refuse_trainer() -> None:
+    """Raise `UsageError` if a Trainer asks the calling sampler for batches to predict, or for those of each epoch."""
     if not _in_use():
         return
     for frame, _ in traceback.walk_stack(inspect.currentframe()):
         if frame.f_code.co_name == "__next__" and notes_indices(frame.f_locals.get("self")):
             raise UsageError(PREDICT)
+        loop: Any = frame.f_locals.get("self")
+        if type(loop).__name__ == "_FitLoop" and loop.trainer.overfit_batches:
+            raise UsageError(OVERFIT)
 
 
 def _in_use() -> bool:
@@ -178,6 +178,6 @@ PREDICT: Final = (
     f"in random order. Give predict a {_BY_INDEX}, or BrandDataModule(predict=dataset) ({_PAGE})"
 )
 OVERFIT: Final = (
-    "overfit_batches takes the same batches in each epoch, and Brand's batch samplers yield others. Lightning replaces "
-    f"a sampler, not a batch sampler: give it a {_BY_INDEX}, or a BrandDataModule ({_PAGE})"
+    "overfit_batches takes the first batches of each epoch, and Brand's loaders and samplers yield others in each. Give "
+    f"it a {_BY_INDEX}, or a BrandDataModule ({_PAGE})"
 )

@@ -36,7 +36,7 @@ from brand.torch.sampler.frameworks import (
     refuse_reordering,
     wrapping_of,
 )
-from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_predict, trainer_epoch
+from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_trainer, trainer_epoch
 from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
@@ -283,7 +283,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def _dealt(self, loader: AskingLoader) -> int:
         """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
-        refuse_predict()
+        refuse_trainer()
         wrapping = wrapping_of(self)
         if loader.skipped and wrapping is None:
             raise UsageError(

@@ -120,7 +120,7 @@ def validate(run: MatrixRun) -> None:
     """While it trains."""
     data = data_of(run, "val")
     if "datamodule" not in data:
-        data |= data_of(run)
+        data |= {"train_dataloaders": run.loader()} if run.cell.said == BY_INDEX else data_of(run)
     trainer_of(run).fit(MatrixModule(run), **data)
 
 
