@@ -178,6 +178,6 @@ PREDICT: Final = (
     f"in random order. Give predict a {_BY_INDEX}, or BrandDataModule(predict=dataset) ({_PAGE})"
 )
 OVERFIT: Final = (
-    "overfit_batches takes the first batches of each epoch, and Brand's loaders and samplers yield others in each. Give "
-    f"it a {_BY_INDEX}, or a BrandDataModule ({_PAGE})"
+    "overfit_batches takes the first batches of each epoch, and Brand's loaders and samplers yield others in each. "
+    f"Give it a {_BY_INDEX}, or a BrandDataModule ({_PAGE})"
 )

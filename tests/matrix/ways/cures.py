@@ -70,7 +70,7 @@ CURES: dict[str, tuple[Cure, ...]] = {
     "HF Trainer": (
         Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),
         Cure("BrandTrainerMixin", _to_mixin),
-        Cure("the same number of processes", _same_processes),
+        Cure("the same number of samples per optimizer step", _same_processes),
     ),
     "StatefulDataLoader": (Cure("without batch_sampler=", _AS_THE_PAGE_SAYS),),
 }
