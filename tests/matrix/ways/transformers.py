@@ -48,7 +48,8 @@ class MatrixEpochs(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """A checkpoint as the Trainer makes it."""
         self.run.outcome.facts.setdefault("logged", []).append(state.epoch)
-        control.should_save = control.should_training_stop = self.stop
+        control.should_save = self.stop
+        control.should_training_stop |= self.stop
         if self.run.trained(self.now) == self.run.early:
             control.should_epoch_stop = True
 
