@@ -2,8 +2,8 @@
 
 `look` counts the traits of images (`heads`), and audio of unknown length, joined, cut or damaged, where all records
 pass: for each chunk, in the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the
-counts of chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed`
-objects.
+counts of chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as
+`Noticed` objects.
 """
 
 from __future__ import annotations
