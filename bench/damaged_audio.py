@@ -9,7 +9,8 @@ The columns, with the whole file beside each:
 
 - `same`: the same values.
 - `error`: left out of the data set, with the file's name, or an error that names it when it is decoded.
-- `said`: other values, or fewer of them, and the report counts the file: cut, joined, empty, or of unknown duration.
+- `said`: other values, or fewer of them, and the report counts the file: cut, joined, empty, of unknown duration, or
+  with a damaged head.
 - `silent, same length`, `silent, shorter`, `silent, longer`: other values, and nothing is said.
 - `duration`: the field `duration` is not the length of the values; must be 0.
 
@@ -36,8 +37,8 @@ import soundfile
 from brand.chunker import Options, convert_audio
 from brand.errors import DecodeError
 from brand.formats.audio import Waveform, decode_audio
-from brand.formats.audiostreams import is_cut, is_joined
-from brand.formats.noticed import CUT, EMPTY, JOINED, UNKNOWN_DURATIONS
+from brand.formats.audiostreams import has_damaged_head, is_cut, is_joined
+from brand.formats.noticed import CUT, DAMAGED_HEAD, EMPTY, JOINED, UNKNOWN_DURATIONS
 from brand.torch import BrandDataset
 from tests.tools.damage import KINDS, SECTORS, any_damage
 
@@ -45,7 +46,7 @@ FORMS: Final = ("wav", "ogg", "flac", "mp3")
 _WAYS: Final = (*KINDS, "gap")
 _LARGEST: Final = 120_000
 _WHOLE: Final = 3
-_SAID: Final = (CUT, JOINED, EMPTY, UNKNOWN_DURATIONS)
+_SAID: Final = (CUT, JOINED, EMPTY, UNKNOWN_DURATIONS, DAMAGED_HEAD)
 
 
 def real_files(data: Path, form: str, rng: random.Random) -> Iterator[bytes]:
@@ -126,6 +127,7 @@ def _facts(file: bytes, found: Waveform | None) -> list[str]:
     has = {
         CUT: is_cut(file),
         JOINED: is_joined(file),
+        DAMAGED_HEAD: has_damaged_head(file),
         EMPTY: found is not None and not found.samples.shape[1],
         UNKNOWN_DURATIONS: found is None,
     }

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, MissingExtraError, cause_of, missing_extra
-from brand.formats.audiostreams import Stream, check_pages, streams
+from brand.formats.audiostreams import Stream, check_frames, check_pages, streams
 from brand.formats.values import Buffer
 
 _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
@@ -56,6 +56,8 @@ _OPENED_AGAIN: Final = (*_ESTIMATED, "GSM610", "VORBIS")
 """Subtypes of which only the first read is right: they do not seek, or libsndfile then seeks to other frames."""
 _BEFORE: Final = {"MP3": 64 * 1152}
 """Format -> frames that are decoded before a stretch, because a frame depends on those before it."""
+_CHECKS: Final = {"OGG": check_pages, "MP3": check_frames}
+"""Format -> how to find that pages or frames are missing."""
 _COUNTED: Final = ("OGG", "MP3")
 """Formats whose frames `audiostreams` counts, and whose last frame is slow to find."""
 _PLAIN: Final = (b"fmt \x10\0\0\0\1\0", b"fmt \x10\0\0\0\3\0")
@@ -88,10 +90,17 @@ def decode_audio(data: Buffer, offset: float = 0.0, seconds: float | None = None
 def duration(data: Buffer) -> float:
     """Return the seconds that `decode_audio` returns; nan if the file opens and does not decode to its end.
 
-    Decodes nothing, unless FFmpeg has to. Raises ValueError if no decoder opens it, and `MissingExtraError`.
+    Decodes nothing, unless the last frame does not decode by itself, or FFmpeg has to. Raises ValueError if no decoder
+    opens it, and `MissingExtraError`.
     """
     with opened(bytes(data)) as audio:
-        return audio.frames / audio.rate if audio.ends() else math.nan
+        if audio.ends():
+            return audio.frames / audio.rate
+    try:
+        whole = decode_audio(data)  # libsndfile decodes some damaged FLAC files, in which it cannot seek
+    except ValueError:
+        return math.nan
+    return whole.samples.shape[1] / whole.rate
 
 
 class OpenAudio:
@@ -100,6 +109,8 @@ class OpenAudio:
     def __init__(self, library: Any, parts: list[Stream]) -> None:
         self._library, self._parts = library, parts
         self._files: list[Any] = []
+        self._checked: set[int] = set()
+        """Numbers of the streams of which no page or frame is missing."""
         try:
             self._files += map(self._open, parts)
             self._lengths = [_count(file, part) for file, part in zip(self._files, parts, strict=True)]
@@ -141,10 +152,12 @@ class OpenAudio:
         with libsndfile_errors():
             self._check_alike()
             found, at = [], 0
-            for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
+            for number, (file, part, length) in enumerate(zip(self._files, self._parts, self._lengths, strict=True)):
                 low, high = max(begin - at, 0), min(end - at, length)
-                if file.format == "OGG" and (high > low or not length):  # none, if the last page is damaged
-                    check_pages(part.data)
+                check = _CHECKS.get(file.format)
+                if check and number not in self._checked and (high > low or not length):  # none: a damaged last page
+                    check(part.data)
+                    self._checked.add(number)
                 if high > low and file.subtype in _OPENED_AGAIN:
                     with self._open(part) as again:
                         found.append(_read(again, part.skip + low, high - low, dtype))

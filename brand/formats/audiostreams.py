@@ -43,8 +43,16 @@ _MOST_PAGE: Final = 27 + 255 + 255 * 255
 """Most bytes of an Ogg page."""
 _UNSTATED: Final = (0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF)
 """Sizes that programs write that write a WAV file to a pipe."""
+_ALL_FIELDS: Final = 15
+"""Flags of a Xing head with frames, bytes, a table and the quality, after which the encoder is named."""
+_ENCODER: Final = 120
+"""Offset in such a head of the name of the encoder, 9 bytes."""
+_LAME: Final = (b"LAME3.9", b"LAME3.1")
+"""Names of the encoders whose head ends with a checksum: LAME 3.90 to 3.100."""
 _LAME_PADDING: Final = 141
 """Offset in a Xing head of the bytes that state delay and padding."""
+_LAME_SUM: Final = 154
+"""Offset in a Xing head of the checksum of the frame up to there."""
 
 
 class Stream(NamedTuple):
@@ -132,6 +140,47 @@ def _ogg_sum(page: bytes) -> bytes:
     return reflected.to_bytes(4, "big").translate(_REVERSED)
 
 
+def check_frames(data: bytes | mmap) -> None:
+    """Raise ValueError if frames are missing from an MP3 file whose Xing head states the bytes that there are.
+
+    mpg123 leaves out a damaged frame, and the frames around it would follow each other.
+    """
+    head = _xing_head(data)
+    if head is None or not _is_as_stated(data):
+        return
+    at = head.begin
+    while at < head.end:
+        found = _mpeg(data[at : at + 4])
+        if found is None or found.stream != head.facts.stream:
+            raise ValueError(f"the MP3 file has no frame at byte {at:,}, where the previous one ends")
+        at += found.size
+    if at > head.end:
+        raise ValueError(f"the last frame of the MP3 file ends after byte {head.end:,}, the end that its head states")
+
+
+def has_damaged_head(data: Buffer) -> bool:
+    """Whether the Xing head of an MP3 file is damaged. A decoder trims as many frames as the head states."""
+    view = memoryview(data)
+    head = _xing_head(bytes(view)) if bytes(view[:3]) == b"ID3" or _mpeg(bytes(view[:4])) is not None else None
+    if head is None:
+        return False
+    encoder = bytes(view[head.at + _ENCODER : head.at + _ENCODER + 9])
+    if encoder.startswith(_LAME):
+        end = head.at + _LAME_SUM
+        return _crc16(bytes(view[head.begin : end])) != int.from_bytes(view[end : end + 2], "big")
+    return head.end >= 0 and view[head.at + 7] == _ALL_FIELDS and not encoder.isascii()
+
+
+def _crc16(data: bytes) -> int:
+    """Return CRC-16 with the polynomial 0x8005 from the lowest bit on, as LAME computes it."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0xA001 if crc & 1 else crc >> 1
+    return crc
+
+
 def is_cut(data: Buffer) -> bool:
     """Whether a WAV, Ogg or MP3 file ends before the end that it states. It decodes as far as it goes."""
     view = memoryview(data)
@@ -159,12 +208,8 @@ def _is_cut_wav(data: memoryview) -> bool:
 
 
 def _is_cut_mpeg(data: bytes) -> bool:
-    at = _after_tag(data, 0) if data[:3] == b"ID3" else 0
-    facts = _mpeg(data[at : at + 4])
-    xing = at + facts.xing_at if facts is not None else 0
-    if facts is None or data[xing : xing + 4] not in _XING or len(data) < xing + 16 or data[xing + 7] & 3 != 3:
-        return False
-    return at + int.from_bytes(data[xing + 12 : xing + 16], "big") > len(data)
+    head = _xing_head(data)
+    return head is not None and head.end > len(data)
 
 
 def _finished_wav(data: bytes | mmap) -> bytes | mmap:
@@ -308,19 +353,35 @@ def _mpeg_streams(data: bytes | mmap) -> list[Stream]:
     return [_with_head(data, run) for run in runs]
 
 
+class _XingHead(NamedTuple):
+    """The first frame of an MP3 file, which has a Xing head if `end` is not -1."""
+
+    facts: _Mpeg
+    begin: int
+    at: int
+    """Offset of the Xing head."""
+    end: int
+    """End of the last frame, as the head states; -1 if it states none."""
+
+
+def _xing_head(data: bytes | mmap) -> _XingHead | None:
+    """Return the facts about the first frame. None if a file does not begin with a frame."""
+    begin = _after_tag(data, 0) if data[:3] == b"ID3" else 0
+    facts = _mpeg(data[begin : begin + 4])
+    if facts is None:
+        return None
+    at, end = begin + facts.xing_at, -1
+    if data[at : at + 4] in _XING and len(data) >= at + 16 and data[at + 7] & 3 == 3:
+        end = begin + int.from_bytes(data[at + 12 : at + 16], "big")
+    return _XingHead(facts, begin, at, end)
+
+
 def _is_as_stated(data: bytes | mmap) -> bool:
     """Return whether the file has one Xing head, which states the bytes that there are."""
-    at = 0
-    if data[:3] == b"ID3":
-        at = _after_tag(data, 0)
-    facts = _mpeg(data[at : at + 4])
-    if facts is None or len(_xing_heads(data)) != 1:
+    head = _xing_head(data)
+    if head is None or head.end < 0 or any(at > head.begin for at in _xing_heads(data)):
         return False
-    xing = at + facts.xing_at
-    if data[xing : xing + 4] not in _XING or len(data) < xing + 16 or data[xing + 7] & 3 != 3:
-        return False
-    end = at + int.from_bytes(data[xing + 12 : xing + 16], "big")
-    return end == len(data) or (end == len(data) - 128 and data[end : end + 3] == b"TAG")
+    return head.end == len(data) or (head.end == len(data) - 128 and data[head.end : head.end + 3] == b"TAG")
 
 
 def _after_tag(data: bytes | mmap, at: int) -> int:

@@ -1,9 +1,9 @@
 """What was noticed about the samples of a data set: facts with a count, an example, and the option that helps.
 
-`look` counts the traits of images (`heads`), and audio of unknown length, joined or cut, where all records pass: for
-each chunk, in the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the counts of
-chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as `Noticed`
-objects.
+`look` counts the traits of images (`heads`), and audio of unknown length, joined, cut or damaged, where all records
+pass: for each chunk, in the process that makes it, and again if a chunk of an earlier run is found. `merged` adds the
+counts of chunks, and those of the segments of a collection. A source adds facts of its own, such as skipped rows, as
+`Noticed` objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats import heads
-from brand.formats.audiostreams import is_cut, is_joined
+from brand.formats.audiostreams import has_damaged_head, is_cut, is_joined
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema, natural
 from brand.formats.heads import traits_of
 from brand.formats.manyheads import plain_kinds
@@ -85,7 +85,8 @@ UNKNOWN_DURATIONS: Final = "unknown_durations"
 JOINED: Final = "joined_audio"
 EMPTY: Final = "empty_audio"
 CUT: Final = "cut_audio"
-COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED, CUT)
+DAMAGED_HEAD: Final = "damaged_audio_heads"
+COUNTED: Final = (*heads.TRAITS, UNKNOWN_DURATIONS, EMPTY, JOINED, CUT, DAMAGED_HEAD)
 """The facts that `look` counts. They follow from the chunks."""
 
 
@@ -130,7 +131,7 @@ def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) ->
         durations = fixed_columns(schema, records)["duration"]
         pieces = list(payloads(schema, records, audio).pieces())
         has = {UNKNOWN_DURATIONS: np.isnan(durations), EMPTY: durations == 0}
-        for trait, test in ((JOINED, is_joined), (CUT, is_cut)):
+        for trait, test in ((JOINED, is_joined), (CUT, is_cut), (DAMAGED_HEAD, has_damaged_head)):
             has[trait] = np.fromiter(map(test, pieces), bool, len(pieces))
         for trait, such in has.items():
             if such.any():
@@ -192,6 +193,7 @@ _TEMPLATES: Final = {
     " after the first",
     CUT: "{count} audio file[s] end[s|] before the end that [it states|they state], and decode[s|] as far as"
     " [it goes|they go]",
+    DAMAGED_HEAD: "{count} MP3 file[s] [has|have] a damaged head: [its length|their lengths] may be wrong",
     heads.GREY: "{count} image[s] [is|are] grey: mode='L' decodes one channel",
 }
 
@@ -208,7 +210,7 @@ _STAYS: Final = (
 
 
 def _template(trait: str, decode: DecodeDefault | None) -> str:
-    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED, CUT):
+    if trait in (UNKNOWN_DURATIONS, EMPTY, JOINED, CUT, DAMAGED_HEAD):
         return _TEMPLATES[trait]
     if decode is not None and decode.upright and trait == heads.TURNED:
         return "{count} image[s] [is|are] turned by EXIF and decode[s|] upright"

@@ -200,3 +200,24 @@ def test_cut_files_are_counted(tmp_path: Path) -> None:
     )
     assert [problem.path for problem in report.skipped] == ["hole.ogg"]
     assert "of the Ogg file does not match its checksum" in report.skipped[0].reason
+
+
+def test_mp3_files_with_a_damaged_head_are_counted(tmp_path: Path) -> None:
+    """They decode, and their length may be wrong. A missing frame is an error."""
+    whole = clip(1, "MP3")
+    padding, frame = whole.index(b"LAME") + 21, whole.index(whole[:2], len(whole) // 2)
+    files = {
+        "head.mp3": whole[:padding] + bytes([whole[padding] ^ 7]) + whole[padding + 1 :],
+        "hole.mp3": whole[:frame] + bytes(4) + whole[frame + 4 :],
+        "whole.mp3": whole,
+    }
+    (tmp_path / "in").mkdir()
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    report = convert_audio(tmp_path / "in", tmp_path / "set", options(labels=False, validate=True, skip_errors=True))
+    told = {fact.what: (fact.count, fact.example, fact.text) for fact in report.noticed}
+    assert told == {
+        "damaged_audio_heads": (1, "head.mp3", "1 MP3 file has a damaged head: its length may be wrong"),
+    }
+    assert [problem.path for problem in report.skipped] == ["hole.mp3"]
+    assert "the MP3 file has no frame at byte" in report.skipped[0].reason

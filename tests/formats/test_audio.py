@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from brand.errors import MissingExtraError
 from brand.formats.audio import decode_audio, duration, missing_decoder, opened
-from brand.formats.audiostreams import is_cut, streams
+from brand.formats.audiostreams import has_damaged_head, is_cut, streams
 from tests.tools.audiofiles import (
     RATE,
     by_ffmpeg,
@@ -158,6 +158,42 @@ def test_only_a_file_that_is_cut_counts_as_such(name: str) -> None:
     if name in ("wav", "ogg", "opus, three chained", "mp3", "ogg, chained"):
         assert is_cut(data[:-1])
         assert is_cut(data[: len(data) * 2 // 3])
+
+
+@pytest.mark.parametrize("name", ["mp3", "mp3, with a tag before", "mp3, with a tag behind"])
+def test_a_frame_that_is_missing_is_refused(name: str) -> None:
+    """The decoder would leave it out, and later words would move forward: each frame ends where another begins."""
+    data, _ = WHOLE[name]
+    for at in (len(MP3) // 3, len(MP3) * 2 // 3):
+        frame = data.index(MP3[:2], data.index(MP3) + at)
+        bad = data[:frame] + bytes(4) + data[frame + 4 :]
+        with pytest.raises(ValueError, match="the MP3 file has no frame at byte"):
+            decode_audio(bad)
+        with opened(bad) as audio, pytest.raises(ValueError, match="the MP3 file has no frame at byte"):
+            audio.read(0, 10)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_only_a_damaged_head_counts_as_such(name: str) -> None:
+    """LAME's head has a checksum; of another one only the name of the encoder tells."""
+    data, _ = WHOLE[name]
+    assert not has_damaged_head(data)
+    if name in ("mp3", "mp3, two in one", "mp3, with a tag behind"):
+        xing = data.index(b"Xing")
+        for at in (xing, xing + 8, xing + 12, xing + 60, xing + 141, xing + 142, xing + 154):
+            assert has_damaged_head(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert has_damaged_head(data[: xing + 120] + b"\xc3\x5a" * 18 + data[xing + 156 :])
+        other = data[: xing + 120] + b"Lavf60.16" + bytes(27) + data[xing + 156 :]
+        assert not has_damaged_head(other), "no checksum of LAME"
+
+
+def test_a_flac_file_in_which_libsndfile_does_not_seek_is_as_long_as_it_decodes() -> None:
+    """The head states a smallest block above the largest one: a stretch is refused, the whole file is right."""
+    bad = FLAC[:8] + b"\x7f" + FLAC[9:]
+    np.testing.assert_array_equal(decode_audio(bad).samples, decode_audio(FLAC).samples)
+    assert duration(bad) == 4.0
+    with pytest.raises(ValueError, match="libsndfile cannot decode it"):
+        decode_audio(bad, 2.0)
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF\0\0\0\0WAVEfmt ", b"OggS" + bytes(60), bytes(1000), b"fLaC" + bytes(99)])

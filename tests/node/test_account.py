@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from brand.node.decide.state.account import Account, Conduct, LeftOut
 from brand.node.decide.state.epoch import Division
-from brand.node.wire.drawing import Drawer
+from brand.node.decide.stimuli import ClientBegins, ClientDraws
+from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber
+from tests.node.world import Asked, World
 
 BATCH = 4
 
@@ -145,3 +147,34 @@ def test_threads_that_draw_in_turns_are_not_judged() -> None:
         for batch in range(1, 9):
             account.note(Drawer(1, connection=ClientNumber(batch % threads)), positions(0, 1, batch))
         assert (account.left_out(1) is None) == (threads > 1)
+
+
+def test_an_epoch_that_made_room_leaves_nothing_out() -> None:
+    """A rank pauses, another run needs the memory, and a second rank begins the epoch before the first one goes on."""
+    world = World([96] * 64, 8, pages=64)
+    run = world.register(1)
+    world.register(2)
+    drawers = {client: Drawer(100 + client, connection=ClientNumber(client)) for client in (1, 2)}
+
+    def begin(client: int) -> None:
+        announcement = Announcement(0, 0, client - 1, 2)
+        world.tell(ClientBegins(ClientNumber(client), run, announcement, drawers[client]))
+
+    def draw(client: int, batch: int) -> None:
+        found = positions(client - 1, 2, batch)
+        world.asked[client] = Asked((run, 0), found)
+        world.tell(ClientDraws(ClientNumber(client), (run, 0), found, drawers[client]))
+        world.settle()
+
+    begin(1)
+    for batch in range(2):
+        draw(1, batch)
+    world.now_s += 60.0
+    assert world.core.epochs.drop_idle(world.now_s)
+    begin(2)
+    for batch in range(2, 8):
+        draw(1, batch)
+    for batch in range(8):
+        draw(2, batch)
+    assert sorted(world.given[run, 0]) == list(range(64))
+    assert world.core.epochs.runs.take_notices() == []

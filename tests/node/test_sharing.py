@@ -351,3 +351,21 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     world.leave(1)
     world.quiet()
     assert world.core.facts(1.0, world.now_s)["memory"]["used"] == world.core.residents.kept_pages * 128
+
+
+def test_old_epochs_of_a_job_that_shares_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its server would need more memory from epoch to epoch. A rank may return to one: it is a lap of its own."""
+    monkeypatch.setattr("brand.node.decide.sharing.joins.MOST_KEPT", 3)
+    world = World([SIZE] * 16, 4, 20, 3)
+    run = world.register(1, **SHARED | {"group_chunks": 2})
+    assert world.turn.sharing is not None
+    joins, sizes = world.turn.sharing.joins, list[dict[str, int]]()
+    for epoch in [*range(14), 2]:
+        world.given.pop((run, epoch), None)  # a rank that returns may get another order
+        world.begin(1, run, epoch)
+        assert world.draw(1, run, epoch, range(16))
+        world.settle()
+        sizes.append({name: len(known) for name, known in vars(joins).items() if isinstance(known, dict)})
+        assert len(world.joins((run, epoch))) == 1
+    assert sizes[13] == sizes[9]
+    assert max(sizes[13].values()) <= 3 + 3

@@ -109,7 +109,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self._residents.mark_checked(right)
         self._counters.add_taken(len(positions))
         if live is None:  # it was dropped, and the client's next draw begins it again; or it is not ready yet
-            self._epochs.lives[key].note_overtaken()
+            self._epochs.lives[key].note_unaccounted()
             run.add_drawn(len(positions))
             return
         self._features.ask(key, positions, now_s)

@@ -291,7 +291,7 @@ class Epochs(Reprs, shows="lives"):
             found = present[epoch.states.due(present)]
             epoch.states.mark_present(found)
             self._residents.refer(found)
-        begin = replace(begin, whole=begin.whole and begin.times <= 1 and not entry.overtaken)
+        begin = replace(begin, whole=begin.whole and begin.times <= 1 and not entry.unaccounted)
         entry.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 
@@ -316,8 +316,7 @@ class Epochs(Reprs, shows="lives"):
             live.mark_begun(begin.times)
             return
         self._residents.let_go(entry.drop())
-        whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
-        entry.set_plan(epoch.plan, None, replace(begin, whole=whole))
+        entry.set_plan(epoch.plan, None, begin)
         self._build_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
@@ -325,7 +324,7 @@ class Epochs(Reprs, shows="lives"):
         at = self.runs[key[0]].at()
         for (run, epoch), entry in self.lives.items():
             if run == key[0] and epoch > key[1] and epoch not in at and entry.live is not None and entry.live.begun:
-                self._residents.let_go(entry.drop())
+                self._residents.let_go(entry.drop(again=not entry.draws))
                 if entry.draws:  # of another worker: no other call begins the epoch for it
                     self.expect((run, epoch), int(entry.draws[0].positions[0]))
 

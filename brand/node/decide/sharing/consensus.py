@@ -163,7 +163,9 @@ class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
         self._wrong = {run: reason for run, reason in self._wrong.items() if run in self._runs}
 
     def tidy(self) -> None:
-        """Forget the votes on epochs that have no entry any more."""
+        """Forget the votes on epochs that have no entry any more, and those that have no joins either."""
+        for known in (self._committed, self._led):
+            known -= {key for key in known if not self._sharing.joined(key) and self._lives.get(key) is None}
         self._theirs = {which: said for which, said in self._theirs.items() if self._lives.get(which[1]) is not None}
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}

@@ -47,6 +47,8 @@ FOLLOWER_SHARE: Final = 0.045
 
 Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
 """
+MOST_KEPT: Final = 1024
+"""Number of epochs of a run, not drawn any more, whose joins are remembered for a rank that returns to them."""
 PLANNING_S: Final = 1.0
 """Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
 
@@ -193,10 +195,19 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
             for key in [key for key in known if key[0] not in self._runs]:
                 del known[key]
 
+    def _forget_old(self, number: RunNumber) -> None:
+        """Forget the joins of epochs long before the current ones of a run."""
+        known = (self._joins, self._wanted, self._margin, self._most)
+        idle = [key for key in sorted(set().union(*known)) if key[0] == number and self._lives.get(key) is None]
+        for key in idle[:-MOST_KEPT]:
+            for each in known:
+                each.pop(key, None)
+
     def decide(self, key: Key, now_s: float, *, with_others: bool = True) -> tuple[Join, ...]:
         """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
             self._joins[key] = (self._first_join(*key, now_s) if with_others else self._own_lap(*key),)
+            self._forget_old(key[0])
         return self.joined(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:

@@ -171,8 +171,8 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         """Draws that wait, in the order of arrival."""
         self._takers: dict[NodeNumber, SampleTaker] = {}
         """Nodes that can take samples of the epoch."""
-        self.overtaken = False
-        """Whether a client took samples directly while the epoch was not active: no account has them."""
+        self.unaccounted = False
+        """Whether the account lacks samples that were fetched: while the epoch was not active, or before a drop."""
 
     @property
     def live(self) -> ActiveEpoch | None:
@@ -253,16 +253,21 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
             self.stage = PlanWanted(self.stage.begin)
         return held
 
-    def drop(self) -> NDArray[Any]:
-        """Drop the epoch to free its memory. Return the places that were held for it."""
+    def drop(self, *, again: bool = False) -> NDArray[Any]:
+        """Drop the epoch to free its memory. Return the places that were held for it.
+
+        `again`: its ranks will fetch all its samples once more, so that the next account lacks none.
+        """
+        drawn = self.live is not None and self.live.epoch.progress.drawn > 0
+        self.unaccounted = not again and (self.unaccounted or drawn)
         held, self.stage = self._release(), EpochDropped()
         return held
 
     def _release(self) -> NDArray[Any]:
         return np.arange(0) if self.live is None else self.live.epoch.drop()
 
-    def note_overtaken(self) -> None:
-        self.overtaken = True
+    def note_unaccounted(self) -> None:
+        self.unaccounted = True
 
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
