@@ -33,6 +33,7 @@ from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.resolver import COMMON, NONE, ServerOptions, ServerResolver
+from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
@@ -162,6 +163,7 @@ class BrandDataset(Drawable):
 
     @transform.setter
     def transform(self, transform: Transform | None) -> None:
+        refuse_create_loader()
         self._source.set_transform(transform)
 
     @property

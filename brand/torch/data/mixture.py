@@ -30,6 +30,7 @@ from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
+from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
 
@@ -94,6 +95,16 @@ class Mixture(Drawable):
         source = self._source
         members = ", ".join(f"{m!r}: {weight:g}" for m, weight in zip(self.members, source.weights, strict=True))
         return f"Mixture({{{members}}}, seed={source.seed}, samples={len(source):,})"
+
+    @property
+    def transform(self) -> tuple[Any, ...] | None:
+        """The transforms of the members; None if no member has one. Assign to those of the members."""
+        return self._source.transform
+
+    @transform.setter
+    def transform(self, _: Any) -> None:
+        refuse_create_loader()
+        raise UsageError("a Mixture has no transform of its own: assign it to each member, or give it to BrandDataset")
 
     def stats(self) -> dict[str, Any]:
         """Return, by name of the member, its fraction of all samples fetched, and the counters of its data server.

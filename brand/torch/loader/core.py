@@ -22,6 +22,7 @@ from brand.forks import after_in_child
 from brand.timeline import Timeline
 from brand.torch.data.drawable import Drawable, SampleSource, source_of
 from brand.torch.job.ranks import find_rank
+from brand.torch.job.wrappers import batches_held
 from brand.torch.loader.batches import BatchForm, FixedSizeBatches
 from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOptions
 from brand.torch.loader.threads import Gate, PaceWindows, ThreadTuner, pool_of
@@ -119,7 +120,7 @@ class BatchLoader(ABC):
         self._iterations += 1
         form = self._form()
         collate = None if self.collate_fn is form.collate else self.collate_fn
-        options = LoaderOptions(form, collate, self._ahead, self._iterations)
+        options = LoaderOptions(form, collate, self._ahead, self._iterations, batches_held())
         source = (
             FixedSizeBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
             if self._plan is None

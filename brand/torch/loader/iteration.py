@@ -116,6 +116,8 @@ class LoaderOptions:
     """Batches to prefetch while one is trained."""
     iteration: int
     """Number of the iteration, from 1 on. If samples are read by index, it is the epoch of random transforms."""
+    held: int = 0
+    """Batches that a wrapper of the loader has taken, and has not delivered to the training loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
         self.handed_out = 0
-        """Number of batches that the loop has received."""
+        """Number of batches that were taken from the iteration."""
+        self._held = options.held
+        """How many of them a wrapper holds back; none after the end."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
         self._produced = threading.Event()
@@ -182,6 +186,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 end_s = time.monotonic()
                 self._stages.add("loop_waits", end_s - start_s)
                 if batch is None:
+                    self._held = 0
                     return
                 waiting = self._waits.taken(batch.times, start_s, end_s, trained_s, batch.samples)
                 waited = "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}"
@@ -227,11 +232,11 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader state after the last batch that the loop has received."""
-        return self._source.state(self.handed_out)
+        return self._source.state(max(0, self.handed_out - self._held))
 
     def figures(self) -> dict[str, Any]:
         """Return the padding of the batches that the loop has received, and of the epoch; empty if it is unknown."""
-        return self._source.figures(self.handed_out)
+        return self._source.figures(max(0, self.handed_out - self._held))
 
     def close(self) -> None:
         """Stop the threads, and wait until they have stopped."""

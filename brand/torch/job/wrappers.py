@@ -1,0 +1,44 @@
+"""Which wrapper of another library iterates over a loader, or assigns to a data set? They say nothing to either.
+
+timm's `PrefetchLoader` and the loader of Ray's `prepare_data_loader` take a batch from a loader before they deliver the
+one before it, so a loader state counts one batch less than the loader has delivered. timm's `create_loader` gives a
+data set a transform of the image alone. This module inspects the callers. No library is imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from itertools import islice
+from typing import Final
+
+from brand.errors import UsageError
+
+_HOLD_A_BATCH: Final = (
+    ("timm.data.loader", "PrefetchLoader"),
+    ("ray.train.torch.train_loop_utils", "_WrappedDataLoader"),
+)
+"""Modules and classes whose iterations take a batch ahead of the one that they deliver."""
+
+
+def batches_held() -> int:
+    """Return the number of batches that the object which iterates over the calling `__iter__` takes ahead."""
+    frames = islice(traceback.walk_stack(inspect.currentframe()), 2, None)  # without this function and the `__iter__`
+    frame = next((frame for frame, _ in frames), None)
+    wrapper = None if frame is None or frame.f_code.co_name != "__iter__" else frame.f_locals.get("self")
+    kinds = {(kind.__module__, kind.__name__) for kind in type(wrapper).__mro__}
+    return int(not kinds.isdisjoint(_HOLD_A_BATCH))
+
+
+def refuse_create_loader() -> None:
+    """Raise `UsageError` if timm's `create_loader` assigns the transform of the calling setter."""
+    create = getattr(sys.modules.get("timm.data.loader"), "create_loader", None)
+    code = getattr(create, "__code__", None)
+    if code is not None and any(frame.f_code is code for frame, _ in traceback.walk_stack(inspect.currentframe())):
+        raise UsageError(
+            "timm's create_loader gives a data set a transform of the image alone, and shuffles indices, each of which "
+            "is then a read of its own. Give the data set this transform for its image: BrandDataset(path, "
+            "fields=('image', 'label'), transform={'image': create_transform(...)}), and make the loader as "
+            "PrefetchLoader(BrandLoader(dataset, batch_size, collate_fn=fast_collate)) (docs/guides/more-frameworks.md)"
+        )
