@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError, counted
 from brand.torch import BrandSampler
+from brand.torch.job.model_parallel import refuse_model_parallel
 from brand.torch.loader.loader import BrandLoader, PreparedBatches
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.sampler import is_announced, state_of_next
@@ -53,6 +54,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
         self.sampler = _sampler_of(loader)
         _check_options(loader, accelerator, drop_last=self.sampler.drop_last)
+        if self.sampler.num_replicas is None:
+            refuse_model_parallel()
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
             self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)

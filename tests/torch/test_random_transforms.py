@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from random import choice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -13,6 +18,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.loader import copies
 from tests.torch.support import make_samples, make_set
 
 COUNT = 40
@@ -231,3 +237,72 @@ def test_the_loop_may_use_torch_functions_while_transforms_run(
     torch.manual_seed(9)
     found = [torch.randn(3) for _ in BrandLoader(data_set, 6, num_workers=3)]
     assert all(map(torch.equal, found, expected))
+
+
+OWN, OWN_OF_NUMPY = random.Random(), np.random.default_rng()
+
+
+def by_random(sample: tuple[int]) -> tuple[int, float]:
+    return sample[0], random.uniform(0, 1)
+
+
+def by_numpy(sample: tuple[int]) -> tuple[int, float]:
+    return sample[0], float(np.random.rand())
+
+
+def by_import(sample: tuple[int]) -> tuple[int, float]:
+    import numpy
+
+    return sample[0], float(numpy.random.normal())
+
+
+def by_name(sample: tuple[int]) -> tuple[int, float]:
+    return sample[0], choice((1.0, 2.0, 3.0))
+
+
+class Flip:
+    """As augmentations are written."""
+
+    def __call__(self, sample: tuple[int]) -> tuple[int, float]:
+        return by_name(sample) if self.chance() < 0.5 else by_numpy(sample)
+
+    @staticmethod
+    def chance() -> float:
+        return random.random()
+
+
+def by_own(sample: tuple[int]) -> tuple[int, float]:
+    return sample[0], OWN.uniform(0, 1) + OWN_OF_NUMPY.random() + float(torch.rand(()))
+
+
+PROCESS_RANDOM: dict[str, tuple[Any, str]] = {
+    "random": (by_random, "random.uniform"),
+    "numpy": (by_numpy, "np.random.rand"),
+    "import": (by_import, "numpy.random.normal"),
+    "name": (by_name, "choice"),
+    "object": (Flip(), "choice, np.random.rand, random.random"),
+    "partial": (partial(by_random), "random.uniform"),
+}
+
+
+@pytest.mark.parametrize("name", PROCESS_RANDOM)
+def test_numbers_of_a_generator_of_the_process_are_told_once(
+    server: RunningServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The cure, generators that the transform refers to, gives the same numbers in each run, and tells nothing."""
+    monkeypatch.setattr(copies, "_warned", set())
+
+    def epoch(transform: Any, threads: int) -> list[tuple[int, float]]:
+        data = BrandDataset(server.path, fields=("index",), transform=transform, server=server.address)
+        loader = BrandLoader(data, 8, sampler=BrandSampler(data), num_workers=threads)
+        return [pair for batch in loader for pair in zip(*(each.tolist() for each in batch), strict=True)]
+
+    transform, names = PROCESS_RANDOM[name]
+    with caplog.at_level(logging.WARNING, "brand"):
+        for _ in range(2):
+            epoch(transform, 4)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "brand"]
+    assert told.startswith(f"transform uses {names}. ")
+    caplog.clear()
+    assert epoch(by_own, 4) == epoch(by_own, 1)
+    assert not caplog.records

@@ -12,4 +12,5 @@ seeds      random transforms that are the same in every run
 seeding    the seed of a sample for torch's random functions
 copies     a transform of its own for each thread
 assigned   variables that a transform changes and that no copy has for itself
+randomness  random functions that take their numbers from a generator of the whole process
 """

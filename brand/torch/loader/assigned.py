@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 INSTALLED: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 """Folders of installed packages."""
-_SKIPPED: Final = ("PRECALL", "CACHE", "PUSH_NULL", "EXTENDED_ARG")
+SKIPPED: Final = ("PRECALL", "CACHE", "PUSH_NULL", "EXTENDED_ARG")
 """Instructions between a call and what it calls, which not all versions of Python have."""
 _ONCE: Final = frozenset(("__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__reduce_ex__"))
 """Methods that run when an object is made, not for each sample."""
@@ -39,15 +39,15 @@ def shared_by(value: Any) -> list[str]:
 
 def _changed(asked: types.FunctionType | type) -> set[str]:
     found = set[str]()
-    pending, seen = list(_functions_of(asked)), set[types.CodeType]()
+    pending, seen = list(functions_of(asked)), set[types.CodeType]()
     while pending:
         function = pending.pop()
         if function.__code__ in seen or function.__code__.co_filename.startswith(INSTALLED):
             continue
         seen.add(function.__code__)
         scope = function.__globals__
-        for code in _codes(function.__code__):
-            steps = [step for step in dis.get_instructions(code) if step.opname not in _SKIPPED]
+        for code in codes(function.__code__):
+            steps = [step for step in dis.get_instructions(code) if step.opname not in SKIPPED]
             found.update(_assigned(steps, scope))
             if isinstance(asked, type):  # a copy of a function has copies of its default values
                 found.update(_defaults(function, steps))
@@ -56,7 +56,8 @@ def _changed(asked: types.FunctionType | type) -> set[str]:
     return found
 
 
-def _functions_of(asked: types.FunctionType | type) -> Iterator[types.FunctionType]:
+def functions_of(asked: types.FunctionType | type) -> Iterator[types.FunctionType]:
+    """Yield a function, or the methods of a class that run for each sample."""
     if isinstance(asked, types.FunctionType):
         yield asked
         return
@@ -83,12 +84,12 @@ def _defaults(function: types.FunctionType, steps: Sequence[dis.Instruction]) ->
             yield f"the default of {loaded} in {function.__qualname__}"
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield the code of a function, and of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes(constant)
 
 
 def _assigned(steps: Sequence[dis.Instruction], scope: Mapping[str, Any]) -> Iterator[str]:

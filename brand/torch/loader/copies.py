@@ -26,6 +26,7 @@ import numpy as np
 
 from brand.torch.data.drawable import Drawable
 from brand.torch.loader.assigned import INSTALLED, shared_by
+from brand.torch.loader.randomness import process_random
 from brand.torch.pytorch import torch, torch_types
 
 MOST_OBJECTS: Final = 20_000
@@ -44,6 +45,11 @@ _PLAIN: Final = (list, set, dict, tuple, frozenset, np.ndarray, *torch_types("Te
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _TORCH_RANDOM: Final = torch_types("Generator")
 _RANDOM: Final = (np.random.Generator, np.random.RandomState, random.Random, *_TORCH_RANDOM)
+_PROCESS_RANDOM: Final = (
+    "All threads take numbers from this generator of the process, in any order, so a sample gets other random numbers "
+    "in each run and after each resume. Use torch's random functions, or give the transform a generator of its own, "
+    "random.Random() or numpy.random.default_rng(): Brand seeds those for each sample (docs/guides/decode.md)"
+)
 _TENSOR: Final[tuple[type[Any], ...]] = torch_types("Tensor")
 
 
@@ -77,6 +83,8 @@ def copy_for_thread(function: Any, name: str) -> ThreadCopy:
     except Exception as error:  # noqa: BLE001 - any class may refuse to be copied, in its own way
         _warn(f"{name} cannot be copied, so all threads share it ({type(error).__name__}: {error})")
         return ThreadCopy(function)
+    if copier.random:
+        _say(f"{name} uses {', '.join(sorted(copier.random))}. {_PROCESS_RANDOM}")
     for kind in copier.refused:
         _warn(f"{name} refers to an object of {kind}, which cannot be copied, so all threads share this object")
     for changed in sorted(copier.changed):
@@ -88,13 +96,17 @@ _warned: set[str] = set()
 
 
 def _warn(text: str) -> None:
+    _say(
+        f"{text}. If it stores something for each sample, samples get mixed: give num_workers=1. If not, say so with "
+        "an attribute, thread_safe = True"
+    )
+
+
+def _say(text: str) -> None:
+    """Log a text once."""
     if text not in _warned:
         _warned.add(text)
-        log.warning(
-            "%s. If it stores something for each sample, samples get mixed: give num_workers=1. If not, say so with an "
-            "attribute, thread_safe = True",
-            text,
-        )
+        log.warning("%s", text)
 
 
 class _Copier:
@@ -106,6 +118,8 @@ class _Copier:
         """Names of the classes whose objects cannot be copied, and are shared."""
         self.changed: set[str] = set()
         """The variables that a function changes and that have no copies."""
+        self.random: set[str] = set()
+        """The random functions of the whole process that a function uses."""
         self._known: dict[int, Any] = {}
         """Copies by the number of the original: a memo as `copy.deepcopy` has one."""
         self._originals: list[Any] = []
@@ -121,6 +135,7 @@ class _Copier:
             self._known[id(value)] = self._copied(value)
             if not isinstance(value, _PLAIN):
                 self.changed.update(shared_by(value))
+                self.random.update(process_random(value))
         return self._known[id(value)]
 
     def _copied(self, value: Any) -> Any:

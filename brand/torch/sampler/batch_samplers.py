@@ -28,6 +28,7 @@ from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
+from brand.torch.job.model_parallel import refuse_model_parallel
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
@@ -278,12 +279,14 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
+        if source := rank_source(self.rank, self.num_replicas):
+            refuse_model_parallel()
         return Dealing(
             rank,
             replicas,
             self._sequence,
             self.drop_last,
-            source=rank_source(self.rank, self.num_replicas),
+            source=source,
             name=self._source.name,
             what=repr(self.order),
             alone=is_alone(self.rank, self.num_replicas),

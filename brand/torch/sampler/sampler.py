@@ -21,6 +21,7 @@ from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
+from brand.torch.job.model_parallel import refuse_model_parallel
 from brand.torch.job.rank_log import warn_remainder
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -262,6 +263,8 @@ class BrandSampler(DistributedSampler[int]):
         dealt, (rank, replicas) = self._dealt(loader), self._ranks()
         self._source.check_ranks(replicas * dealt)
         source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
+        if source and not self._accelerate_deals():
+            refuse_model_parallel()
         what = f"{self.order!r}|{self.shuffle}"
         name, shares = self._source.name, getattr(self.order, "shares", False)
         alone = is_alone(self.rank, self.num_replicas) and not shares  # jobs that share fetch one order on purpose
