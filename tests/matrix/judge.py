@@ -100,8 +100,8 @@ def wrong(cell: Cell, phase: Phase, epochs: Epochs, outcomes: list[Outcome]) -> 
     if cell.use in OTHERS and (told := _unseen(cell, epochs, outcomes)):
         return told
     steps = [outcome.steps for outcome in outcomes]
-    if cell.use in ("test", "predict") or (cell.framework, cell.use) == ("Accelerate", "validate"):  # nothing is trained
-        return ""
+    if cell.use in ("test", "predict") or (cell.framework, cell.use) == ("Accelerate", "validate"):
+        return ""  # nothing is trained
     if cell.use == "overfit":
         each = [[batch for of, batch in some if of == epoch] for some in steps for epoch in range(EPOCHS)]
         same = all(len(each[n]) == 2 and each[n] == each[n - n % EPOCHS] for n in range(len(each)))

@@ -35,6 +35,8 @@ def fit(run: MatrixRun) -> None:
         accelerator.load_state(str(run.task.resume))
         first, skipped = json.loads((run.task.resume / "place.json").read_text())
     for epoch in range(first, EPOCHS):
+        if first:  # Accelerate counts its own iterations from 0
+            prepared.set_epoch(epoch)
         loader, done, step = prepared, 0, 0
         if epoch == first and skipped and not stateful:
             loader, done = accelerator.skip_first_batches(prepared, skipped), skipped

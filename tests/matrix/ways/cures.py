@@ -64,7 +64,9 @@ CURES: dict[str, tuple[Cure, ...]] = {
         Cure("setup_dataloaders(..., use_distributed_sampler=False)", _AS_THE_PAGE_SAYS),
     ),
     "Accelerate": (
-        Cure("brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
+        Cure("use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
+        Cure("Use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
+        Cure("(Accelerate: brand.frameworks.accelerate.prepare", _change(said=PAGE, loader="BrandLoader")),
         Cure("give a BrandLoader or a DataLoader with sampler=BrandSampler(dataset)", _change(loader="BrandLoader")),
     ),
     "HF Trainer": (
