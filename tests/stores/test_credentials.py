@@ -260,6 +260,22 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         thread.join()
 
 
+def token_service(source: str) -> dict[str, str]:
+    """The environment in which this service gives the tokens of Google Cloud and Azure."""
+    identity = f"http://{source.replace('127.0.0.1', 'localhost')}/msi/token"
+    google = {"GCE_METADATA_HOST": source, "GCE_METADATA_IP": source}
+    return google | {"IDENTITY_ENDPOINT": identity, "IDENTITY_HEADER": "secret"}
+
+
+def store_of_tokens(url: str) -> dict[str, str]:
+    """The environment in which objects of Google Cloud and Azure are read from this URL."""
+    return {
+        "GOOGLE_BASE_URL": url,
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ENDPOINT": url,
+    }
+
+
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 def test_a_token_of_the_metadata_service_that_ends_early(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,23 +287,72 @@ def test_a_token_of_the_metadata_service_that_ends_early(
     newest = ["token-1"]
     handler = type("OneStore", (TokenStore,), {"newest": newest, "code": code})
     with serving(handler) as source, serving(handler) as served:
-        if scheme == "az":
-            source = source.replace("127.0.0.1", "localhost")
-        for name, value in {
-            "GCE_METADATA_HOST": source,
-            "GCE_METADATA_IP": source,
-            "GOOGLE_BASE_URL": f"http://{served}",
-            "AZURE_STORAGE_ACCOUNT_NAME": "account",
-            "AZURE_STORAGE_ENDPOINT": f"http://{served}",
-            "IDENTITY_ENDPOINT": f"http://{source}/msi/token",
-            "IDENTITY_HEADER": "secret",
-        }.items():
+        for name, value in (token_service(source) | store_of_tokens(f"http://{served}")).items():
             if name.startswith("G") == (scheme == "gs"):
                 monkeypatch.setenv(name, value)
         store = open_store(f"{scheme}://bucket/set.brand")
         for number in range(2, 5):
             assert read(store) == bytes(20)
             newest.append(f"token-{number}")
+
+
+@dataclass(frozen=True)
+class BearerStore(S3):
+    """Google Cloud or Azure, as far as reads need it: each request must bear the newest token."""
+
+    newest: list[str] = field(default_factory=lambda: ["token-1"])
+    code: str = ""
+
+    def refusal(self, request: Signed) -> tuple[int, str] | None:
+        """See `Flavour`."""
+        given = request.headers.get("authorization")
+        return None if given == f"Bearer {self.newest[-1]}" else (401, self.code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_a_training_goes_on_with_new_tokens(
+    scheme: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end in mid-epoch, twice: the epoch is whole, in its order. Without new ones, the reason ends it.
+
+    Once the service gives a new token, the same loader goes on.
+    """
+    monkeypatch.setattr(cloud, "_RENEW_S", 0.0)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code = {"gs": "AuthenticationRequired", "az": "AuthenticationFailed"}[scheme]
+    given, url = ["token-1"], f"{scheme}://bucket/set.brand"
+    flavour = BearerStore(code=code)
+    handler = type("OneSource", (TokenStore,), {"newest": given, "code": code})
+    with serving(handler) as source, ObjectStore(flavour=flavour) as store:
+        store.folder.make_bucket("bucket")
+        shutil.copytree(folder, store.folder.root / "bucket" / "set.brand")
+        for name, value in (token_service(source) | store_of_tokens(store.url)).items():
+            if name.startswith("G") == (scheme == "gs"):
+                monkeypatch.setenv(name, value)
+        with running_server(url, memory=0.2) as server:
+            data = BrandDataset(url, server=server.address, fields=("index",))
+            loader = BrandLoader(data, 16, sampler=BrandSampler(data, seed=2))
+            whole = indices_of(loader)
+            assert sorted(whole) == list(range(COUNT))
+            sampler = BrandSampler(data, seed=2)
+            sampler.set_epoch(0)
+            store.requests.clear()
+            found: list[int] = []
+            for number, batch in enumerate(BrandLoader(data, 16, sampler=sampler)):
+                found += indices_of([batch])
+                if number in (2, 6):
+                    for tokens in (given, flavour.newest):
+                        tokens.append(f"token after {number}")
+            assert found == whole
+            assert 401 in {request.status for request in store.requests}
+            flavour.newest.append("token-9")
+            with pytest.raises(ServerError, match=rf"{scheme}://bucket/set\.brand/.*expired: renew") as caught:
+                indices_of(loader)
+            assert "chmod" not in str(caught.value), "the advice for files"
+            given.append("token-9")
+            assert sorted(indices_of(loader)) == list(range(COUNT))
 
 
 def test_a_token_that_nobody_renews_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
