@@ -65,6 +65,40 @@ def warn_remainder(samples: int, of: int, name: str) -> None:
         )
 
 
+def warn_counted(name: str) -> None:
+    """Warn that Accelerate, which has prepared the loader, counts epochs from 0, also in a run that resumes."""
+    _say(
+        logging.WARNING,
+        f"counted {name}",
+        f"Accelerate counts the epochs of {name} from 0, and its checkpoints do not have the count. If this run "
+        "resumes another one, it trains the order of epoch 0 again: use brand.frameworks.accelerate.prepare in place "
+        "of accelerator.prepare(loader), or call set_epoch of the prepared loader (docs/guides/frameworks.md)",
+    )
+
+
+def warn_stateless(name: str) -> None:
+    """Warn that a `StatefulDataLoader` saves no state of the sampler, so a resumed run would begin with epoch 0."""
+    _say(
+        logging.WARNING,
+        f"stateless {name}",
+        f"a StatefulDataLoader with this batch_sampler= saves no epoch of {name}. If this run resumes another one, it "
+        "trains the order of epoch 0 again: use StatefulDataLoader(dataset, batch_size, sampler=BrandSampler(dataset)),"
+        " without batch_sampler= (docs/guides/frameworks.md)",
+    )
+
+
+def warn_new_worker() -> None:
+    """Warn that each epoch of a stream begins in a new worker process, and so with the same epoch."""
+    _say(
+        logging.WARNING,
+        "new worker",
+        "a DataLoader begins a new worker process for each epoch of an IterableDataset, and the BrandSampler in it "
+        "begins with the same epoch each time: all epochs have one order. Give the DataLoader num_workers=0 (a "
+        "BrandLoader has threads of its own) or persistent_workers=True, and make the BrandLoader in the __init__ of "
+        "the IterableDataset (docs/guides/more-frameworks.md)",
+    )
+
+
 def say_alone(what: str, name: str) -> None:
     """Warn if a process that gets all samples, because it found no job, looks like a rank of one.
 

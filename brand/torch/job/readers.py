@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.torch.job.rank_log import warn_new_worker
 from brand.torch.pytorch import get_worker_info
 
 _DIVIDERS: Final = {
@@ -34,7 +35,11 @@ def check_workers(given: tuple[int, int] = (0, 1)) -> None:
     may have a share of its own: rank x workers + worker, or worker x ranks + rank.
     """
     worker, (rank, replicas) = get_worker_info(), given
-    if worker is None or worker.num_workers == 1:
+    if worker is None:
+        return
+    if not _lasts():
+        warn_new_worker()
+    if worker.num_workers == 1:
         return
     ranks, rest = divmod(replicas, worker.num_workers)
     if rest or worker.id not in (rank % worker.num_workers, rank // ranks):
@@ -44,6 +49,14 @@ def check_workers(given: tuple[int, int] = (0, 1)) -> None:
             "the IterableDataset's DataLoader num_workers=0 or 1 (a BrandLoader has threads of its own), or train from "
             "the BrandLoader without an IterableDataset (docs/guides/more-frameworks.md)"
         )
+
+
+def _lasts() -> bool:
+    """Whether this worker process lasts for more than one epoch."""
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if frame.f_code.co_name == "_worker_loop":
+            return bool(frame.f_locals.get("persistent_workers", True))
+    return True
 
 
 def check_dividers(replicas: int) -> None:

@@ -46,9 +46,7 @@ def _named(asked: types.FunctionType | type) -> Iterator[str]:
         for name, value in _values(function):
             if any(getattr(value, "__self__", None) is each for each in _GENERATORS):
                 yield name
-            elif isinstance(value, types.FunctionType) and not (
-                installed and value.__module__ != function.__module__
-            ):
+            elif isinstance(value, types.FunctionType) and not (installed and value.__module__ != function.__module__):
                 pending.append(value)
 
 

@@ -6,5 +6,6 @@ batch_samplers  LengthBatchSampler, PackedBatchSampler: batches of samples that 
 planned         the batches of an epoch, and one iteration of a batch sampler
 frameworks      how frameworks divide the batches of a sampler
 lightning_epochs  whether a Trainer trains exactly the rest of an epoch, and names the samples of predict
+streams         whether a framework resumes an IterableDataset by skipping
 packed          tensors of packed rows
 """

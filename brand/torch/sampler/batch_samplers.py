@@ -38,6 +38,7 @@ from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refu
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
 from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
+from brand.torch.sampler.streams import ended_inside
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
@@ -230,7 +231,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             raise UsageError(f"{self._no_state}: batch {batch:,} of {count:,}")
         if batch and batch == count:  # an iteration has ended
             epoch, batch = epoch + 1, 0
-        if batch == 0 and nodes_epoch() == epoch - 1:
+        if batch == 0 and epoch and (nodes_epoch() == epoch - 1 or ended_inside()):
             epoch, batch = epoch - 1, len(self._sequence.batches_of(epoch - 1))
         self._upcoming.load(epoch, batch)
 

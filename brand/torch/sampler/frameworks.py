@@ -86,6 +86,8 @@ class AskingLoader:
     """Whether worker processes may deliver batches in another order (`in_order=False`)."""
     stateful: bool = False
     """Whether the loader is a `StatefulDataLoader`."""
+    stateless: bool = False
+    """Whether it is one that saves no state of its sampler, because its batch sampler has none."""
 
 
 def asking_loader() -> AskingLoader:
@@ -95,11 +97,13 @@ def asking_loader() -> AskingLoader:
         return AskingLoader()
     batches = asking._index_sampler
     drops = getattr(batches, "drop_last", False) and isinstance(getattr(batches, "batch_size", None), int)
+    stateful = hasattr(asking, "state_dict")
     return AskingLoader(
         skipped=asking._sampler_iter_yielded if isinstance(asking._sampler_iter, islice) else 0,
         dropped=batches.batch_size if drops else 0,
         reorders=asking._num_workers > 0 and not getattr(asking, "_in_order", True),
-        stateful=hasattr(asking, "state_dict"),
+        stateful=stateful,
+        stateless=stateful and not any(hasattr(each, "state_dict") for each in (batches, asking._sampler_iter)),
     )
 
 
@@ -110,6 +114,19 @@ def refuse_reordering(loader: AskingLoader) -> None:
             "with in_order=False, worker processes deliver batches in any order, and the states of a "
             "StatefulDataLoader count them in the order of the sampler: leave out in_order=False. For whole epochs, a "
             "DataLoader may have it"
+        )
+
+
+def refuse_begun_stateful(cure: str) -> None:
+    """Raise `UsageError` if Accelerate has prepared a `StatefulDataLoader` whose workers begin before its iteration.
+
+    They begin when Accelerate asks for their first state, so no loader of Accelerate iterates at that time.
+    """
+    loader = caller("_get_iterator")
+    if type(getattr(loader, "batch_sampler", None)).__name__ == "BatchSamplerShard":
+        raise UsageError(
+            "worker processes of a StatefulDataLoader begin when Accelerate prepares it (use_stateful_dataloader=True),"
+            f" before it says which batches they share. {cure}"
         )
 
 

@@ -142,14 +142,27 @@ def first_epoch() -> int | None:
     loop: Any = caller("setup_data") if _in_use() else None
     if not hasattr(loop, "restarted_mid_epoch"):
         return None
+    return int(loop.epoch_progress.current.processed) + int(_after_last(loop))
+
+
+def _after_last(loop: Any) -> bool:
+    """Whether a Trainer that makes its loaders now resumes after the last batch of an epoch."""
     batches, epochs = loop.epoch_loop.batch_progress, loop.epoch_progress
-    after_last = (
+    return bool(
         loop.restarting
         and batches.is_last_batch
         and batches.total.ready == batches.total.processed == batches.total.completed + 1
         and epochs.total.processed == epochs.total.started - 1
     )
-    return int(epochs.current.processed) + int(after_last)
+
+
+def resumes_inside(loop: Any) -> bool:
+    """Whether the training loop of a Trainer goes on inside an epoch."""
+    if loop.restarted_mid_epoch:
+        return not (loop.epoch_loop.restarted_on_train_batch_end and loop.epoch_loop.batch_progress.is_last_batch)
+    total = loop.epoch_progress.total
+    begun = total.ready == total.started == total.processed + 1
+    return bool(loop.restarting and begun and not _after_last(loop))
 
 
 def notes_indices(batch_sampler: object) -> bool:

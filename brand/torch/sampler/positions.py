@@ -27,6 +27,8 @@ from brand.torch.job.rank_log import say_alone, say_rank, warn_alone, warn_first
 from brand.torch.job.readers import check_dividers, check_workers
 from brand.torch.order.sequence import AccessSequence, whole
 from brand.torch.sampler.frameworks import AskingLoader, torchdata_discards
+from brand.torch.sampler.lightning_epochs import first_epoch
+from brand.torch.sampler.streams import refuse_skipped_stream
 
 _BLOCK: Final = 1 << 14
 _REPEATS: Final = 2
@@ -35,6 +37,13 @@ _LEFT_EARLY: Final = (
     "epoch %d begins again at the same place, after it was left early %d times, the last time after %d of %d: the "
     "first samples are repeated, and the others are never fetched. Call set_epoch with a new number before each "
     "iteration (accelerator.prepare sets the same number again after a break: use brand.frameworks.accelerate.prepare)"
+)
+_EPOCHS_HINT: Final = (
+    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/guides/frameworks.md says "
+    "what to use instead"
+)
+_TURNS_HINT: Final = (
+    ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"
 )
 _Sequence = TypeVar("_Sequence")
 _Iteration = TypeVar("_Iteration", bound="SamplerIteration[Any]")
@@ -56,19 +65,13 @@ class IterationStart:
 
 
 class Upcoming(Generic[_Iteration]):
-    """The place at which the next iteration begins, and the present iteration.
+    """The place at which the next iteration begins, and the present iteration."""
 
-    Args:
-        epochs_hint, turns_hint: Sentences that follow the refusal to go back to an earlier epoch, and the refusal to
-            continue an iteration after another one was set.
-    """
-
-    def __init__(self, *, epochs_hint: str = "", turns_hint: str = "") -> None:
+    def __init__(self) -> None:
         self.beginning: IterationStart | None = IterationStart(0)
         """The start of the next iteration; None if it is the epoch after the present one."""
         self.present: _Iteration | None = None
         """The iteration that began last."""
-        self._epochs_hint, self._turns_hint = epochs_hint, turns_hint
         self._left_early = 0
         """How many iterations in a row began at the place of the one before, which was left early."""
 
@@ -101,7 +104,7 @@ class Upcoming(Generic[_Iteration]):
             if epoch < coming.epoch:
                 raise UsageError(
                     f"a state of epoch {coming.epoch} was loaded, and set_epoch({epoch}) would go back: begin the loop "
-                    f"over epochs with {coming.epoch} (`state['epoch']`){self._epochs_hint}"
+                    f"over epochs with {coming.epoch} (`state['epoch']`){_EPOCHS_HINT}"
                 )
             if coming.at and (left := rest(coming)):
                 said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
@@ -159,7 +162,7 @@ class Upcoming(Generic[_Iteration]):
             said = "a state was loaded" if coming.loaded else f"set_epoch({coming.epoch}) was called"
             raise UsageError(
                 f"{said} while an iteration of epoch {iteration.epoch} was under way, and that iteration went on: "
-                f"begin a new one (`iter(loader)`) after it{self._turns_hint}"
+                f"begin a new one (`iter(loader)`) after it{_TURNS_HINT}"
             )
         self.beginning = None
 
@@ -248,6 +251,8 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
             dealing = self._deal()
             check_workers((0, 1) if dealing.source else dealing.ranks)
             check_dividers(dealing.replicas)
+            if self._upcoming.beginning is not None and not self._upcoming.beginning.loaded:
+                refuse_skipped_stream()
             say_rank(*dealing.ranks, dealing.source)
             if dealing.alone:
                 say_alone(dealing.what, dealing.name)
@@ -302,7 +307,7 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         self._reset()
         coming = self._upcoming.beginning
         assert coming is not None, "a state was loaded"
-        if coming.epoch > state["epoch"]:
+        if coming.epoch > state["epoch"] and first_epoch() != coming.epoch:
             self._discarded = torchdata_discards()
             if not self._discarded:
                 self._upcoming.load(state["epoch"], state[self._place])

@@ -22,7 +22,7 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
-from brand.torch.job.rank_log import warn_remainder
+from brand.torch.job.rank_log import warn_counted, warn_remainder, warn_stateless
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
@@ -34,11 +34,13 @@ from brand.torch.sampler.frameworks import (
     accelerate_processes,
     asking_loader,
     nodes_epoch,
+    refuse_begun_stateful,
     refuse_reordering,
     wrapping_of,
 )
 from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_trainer, trainer_epoch
 from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, rounds
+from brand.torch.sampler.streams import ended_inside
 
 LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence without further facts have version 1."""
@@ -46,13 +48,6 @@ _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
     "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/guides/frameworks.md)"
-)
-_EPOCHS_HINT: Final = (
-    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/guides/frameworks.md says "
-    "what to use instead"
-)
-_TURNS_HINT: Final = (
-    ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"
 )
 log = logging.getLogger("brand")
 
@@ -118,7 +113,7 @@ class BrandSampler(DistributedSampler[int]):
         self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), subset=subset, shuffle=shuffle)
         """The tickets or indices of all epochs."""
         self._pinned = False
-        self._upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
+        self._upcoming: Upcoming[Positions] = Upcoming()
         """The epoch and position at which the next iteration begins."""
 
     def __repr__(self) -> str:
@@ -229,7 +224,7 @@ class BrandSampler(DistributedSampler[int]):
         self._sequence = self._sequence.loaded(state)
         if position == self._sequence.samples:  # an iteration has ended, or the state is of an older version
             epoch, position = epoch + 1, 0
-        if position == 0 and nodes_epoch() == epoch - 1:
+        if position == 0 and epoch and (nodes_epoch() == epoch - 1 or ended_inside()):
             epoch, position = epoch - 1, self._sequence.samples
         self._upcoming.load(epoch, position)
 
@@ -296,11 +291,14 @@ class BrandSampler(DistributedSampler[int]):
             )
         if wrapping is None:
             if self._accelerate_deals():
+                refuse_begun_stateful(_FROM_A_STATE)
                 raise UsageError(
                     f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
                     "BrandSampler, so each of them would fetch all samples. Call `accelerator.prepare(loader)`, or say "
                     "which share of them is fetched here: BrandSampler(dataset, num_replicas=..., rank=...)"
                 )
+            if loader.stateless and self._upcoming.place() == (0, 0):
+                warn_stateless(self._source.name)
             return 1
         if wrapping.skipped:
             raise UsageError(
@@ -312,6 +310,8 @@ class BrandSampler(DistributedSampler[int]):
                 f"out to {wrapping.processes} processes again. {self._one_of_both(wrapping.processes)}"
             )
         if not wrapping.ours:
+            if self._upcoming.place() == (0, 0):
+                warn_counted(self._source.name)
             warn_remainder(self._sequence.samples, len(self.dataset), self._source.name)
         return wrapping.processes
 
