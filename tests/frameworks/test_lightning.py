@@ -129,6 +129,11 @@ def with_workers(path: Path) -> Any:
     return DataLoader(dataset := opened(path), BATCH, sampler=BrandSampler(dataset), num_workers=1)
 
 
+def stateful_workers(path: Path) -> Any:
+    loaders, dataset = pytest.importorskip("torchdata.stateful_dataloader"), opened(path)
+    return loaders.StatefulDataLoader(dataset, BATCH, sampler=BrandSampler(dataset), num_workers=2)
+
+
 def plain_bucketed(path: Path) -> Any:
     dataset = opened(path)
     return DataLoader(dataset, batch_sampler=LengthBatchSampler(dataset, "n", batch_length=250))
@@ -181,6 +186,8 @@ CASES: dict[str, tuple[Callable[[Path], Any], int | tuple[int, int], dict[str, A
     "bucketed, a failed step": (bucketed, (1, 4), {}),
     "reloaded loaders": (fixed_size, STEPS + 7, {"reload_dataloaders_every_n_epochs": 1}),
     "worker processes, at the last batch": (with_workers, STEPS, {}),
+    "worker processes with a state, at the last batch": (stateful_workers, 2 * STEPS, {}),
+    "worker processes with a state, inside": (stateful_workers, STEPS + 7, {}),
 }
 
 

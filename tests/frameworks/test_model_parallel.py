@@ -20,7 +20,8 @@ def test_ranks_of_one_group_are_refused_by_name(numbers: Path, tmp_path: Path) -
         for name in ("tp", "cp"):
             for loader in ("prepared", "BrandLoader", "lengths"):
                 told = result[f"{name} {loader}"]
-                assert f"({name}=2)" in told and "num_replicas=1, rank=..." in told, told
+                assert f"({name}=2)" in told, told
+                assert "num_replicas=1, rank=..." in told, told
         assert len(result["dp_replicate prepared"]) == 300
         assert sorted(result["cured"]) == sorted(result["accelerate"]) == list(range(600))
 

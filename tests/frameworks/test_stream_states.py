@@ -77,9 +77,13 @@ def state_at(loader: Any, place: int | None) -> Any:
 def test_a_stream_without_a_state_is_refused(numbers: Path, kind: str, place: str) -> None:
     state = state_at(LOADERS[kind](Lines(numbers)), PLACES[place])
     again = LOADERS[kind](Lines(numbers))
-    with pytest.raises(UsageError, match=r"resumes an IterableDataset.*state_dict and load_state_dict"):
+
+    def resume() -> None:
         again.load_state_dict(state)
         list(again)
+
+    with pytest.raises(UsageError, match=r"resumes an IterableDataset.*state_dict and load_state_dict"):
+        resume()
 
 
 @pytest.mark.parametrize("place", PLACES)
