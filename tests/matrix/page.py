@@ -42,9 +42,11 @@ def write(found: Mapping[str, Mapping[Cell, Verdict]]) -> None:
     for number, (name, head) in enumerate(zip(_NAMES, _HEADS, strict=True)):
         before, _, rest = text.partition(_BEGIN.format(name))
         old, _, after = rest.partition(_END.format(name))
-        lines = [_row(*head), "|---" * len(head) + "|\n"]
+        lines: list[str] = []
         for framework in FRAMEWORKS:
             kept = (line for line in old.splitlines(keepends=True) if line.startswith(f"| {framework} |"))
             lines += [rows(framework, found[framework])[number]] if framework in found else kept
+        if any(lines):
+            lines = [_row(*head), "|---" * len(head) + "|\n", *lines]
         text = f"{before}{_BEGIN.format(name)}{''.join(lines)}{_END.format(name)}{after}"
     PAGE.write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
 
@@ -73,6 +74,13 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it follows: Lightning ends its loops after an error, and may fail in that, too."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
     logging.getLogger("brand").addHandler(heard)
@@ -80,11 +88,13 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
         way.others.get(task.cell.use, way.fit)(run)
     except EndedRunError:
         outcome.end = "stopped"
-    except BrandError as error:
-        outcome.end, outcome.message = "refused", str(error)
     except Exception as error:  # noqa: BLE001 - told, and the next run goes on
-        outcome.end, outcome.message = "failed", f"{type(error).__name__}: {error}"
-        traceback.print_exc()
+        cause = next((each for each in _chain(error) if isinstance(each, BrandError)), None)
+        if cause is not None:
+            outcome.end, outcome.message = "refused", str(cause)
+        else:
+            outcome.end, outcome.message = "failed", f"{type(error).__name__}: {error}"
+            traceback.print_exc()
     logging.getLogger("brand").removeHandler(heard)
     outcome.facts["log"] = heard.lines
     outcome.facts["weights"] = [value.item().hex() for value in run.model.state_dict().values()]

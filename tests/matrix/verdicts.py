@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -110,11 +109,9 @@ class Verdicts:
             found = replace(found, cures=cures)
             if fault := next(filter(None, faults), ""):
                 found = Verdict(WRONG, f"{found.word}, and {fault}: {found.message}")
-        reason = next((reason for phrase, reason in KNOWN.items() if re.search(phrase, str(cell))), None)
-        if reason is None:
-            return found
-        if found.word == WRONG:
-            return Verdict(STILL_WRONG, reason)
+        reason = KNOWN.get(str(cell))
+        if reason is None or found.word == WRONG:
+            return found if reason is None else Verdict(STILL_WRONG, reason)
         return Verdict(WRONG, f"it is {found.word}, and known to be wrong: {reason}")
 
     def cures_of(self, cell: Cell, found: Verdict) -> list[Cell]:
