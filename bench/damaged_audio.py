@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 import soundfile
 
+from bench import harness
 from brand.chunker import Options, convert_audio
 from brand.errors import DecodeError
 from brand.formats.audio import Waveform, decode_audio
@@ -46,6 +47,7 @@ FORMS: Final = ("wav", "ogg", "flac", "mp3")
 _WAYS: Final = (*KINDS, "gap")
 _LARGEST: Final = 120_000
 _WHOLE: Final = 3
+_ENDS: Final = ("same", "error", "said", "silent, same length", "silent, shorter", "silent, longer", "duration")
 _SAID: Final = (CUT, JOINED, EMPTY, UNKNOWN_DURATIONS, DAMAGED_HEAD)
 
 
@@ -172,8 +174,18 @@ def main() -> None:
             found[form] = campaign(given.data, form, given.count, Path(folder))
         sys.stdout.write(f"{form:5} {json.dumps(found[form])}\n")
         sys.stdout.flush()
-    if given.out:
-        given.out.write_text(json.dumps({"argv": sys.argv[1:], "forms": found}, indent=1) + "\n")
+    show(found, given.count, given.out)
+
+
+def show(found: dict[str, dict[str, Any]], count: int, out: Path | None) -> None:
+    """Print a table of all forms, and write it as JSON."""
+    rows = [
+        [form, *(str(each["all"].get(end, 0)) for end in _ENDS), str(each["libsndfile"])]
+        for form, each in found.items()
+    ]
+    harness.show("Damaged files\n" + harness.table(["form", *_ENDS, "libsndfile"], rows))
+    if out is not None:
+        harness.save(out, __doc__, {"damaged files of each form": count}, [], found)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ cluster has a folder that all nodes see, the other one has partitions. A rank ge
 values, or an error that names node 1. `--honest` is the control group: the same rounds without a lie.
 
 The columns are private memory of the servers of nodes 0 and 2 (`smaps_rollup`, MB), their threads and their descriptors
-in the first cluster, then in the second one. The growth is the slope of a line through the second half of the samples.
+in the cluster that sees one folder (`whole`), and in the one of partitions (`parts`). The growth is the slope of a line
+through the second half of the samples.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import multiprocessing
 import os
@@ -36,6 +36,7 @@ from unittest import mock
 
 import numpy as np
 
+from bench import harness
 from bench.system import memory_of
 from brand.cluster.peers import PeerStreams
 from brand.cluster.process import server_of
@@ -57,6 +58,8 @@ from tests.tools.liar import (
     take_epochs,
 )
 
+COLUMNS: Final = tuple(f"{cluster} {node}" for cluster in ("whole", "parts") for node in (0, 2))
+"""The servers that do not lie, by cluster."""
 ORDERS: Final[tuple[OrderName, ...]] = ("stripes", "slots")
 HONEST: Final = tuple(node for node in range(NODES) if node != LIAR)
 
@@ -211,12 +214,29 @@ def main() -> None:
                 if result.wrong:
                     wrong.append(str(result))
                     _say(wrong[-1])
-    slopes = [round(growth(rows, cluster, server), 2) for cluster in range(2) for server in range(len(HONEST))]
-    _say(f"{told.total():,} lies, {dict(outcomes)}; growth of the second half, MB in 1,000 rounds: {slopes}")
-    if given.out:
-        facts = {"argv": sys.argv[1:], "lies": dict(told), "outcomes": dict(outcomes), "wrong": wrong}
-        given.out.write_text(json.dumps(facts | {"growth_mb_in_1000_rounds": slopes, "samples": rows}, indent=1) + "\n")
+    show(rows, told, outcomes, wrong, given.out)
     sys.exit(bool(wrong))
+
+
+def show(
+    rows: Sequence[dict[str, Any]], told: Counter[str], outcomes: Counter[str], wrong: Sequence[str], out: Path | None
+) -> None:
+    """Print the result, and write it as JSON."""
+    columns = ["round", *(f"{server} {what}" for server in COLUMNS for what in ("MB", "threads", "descriptors"))]
+    cells = [[each for found in row["clusters"] for server in found for each in server.values()] for row in rows]
+    table = [[str(row["round"]), *map(str, each)] for row, each in zip(rows, cells, strict=True)]
+    harness.show("Servers that do not lie\n" + harness.table(columns, table))
+    slopes = {name: f"{growth(rows, at // 2, at % 2):+.1f}" for at, name in enumerate(COLUMNS)}
+    facts = {
+        "rounds": rows[-1]["round"],
+        "lies": told.total(),
+        **{f"rounds {outcome}": outcomes[outcome] for outcome in ("right", "refused", "wrong")},
+        **{f"growth of {name}, MB in 1,000 rounds": slope for name, slope in slopes.items()},
+    }
+    harness.show("All\n" + harness.table(["figure", "value"], [[name, str(value)] for name, value in facts.items()]))
+    if out is not None:
+        settings = {"rounds": rows[-1]["round"], "wrong": list(wrong)}
+        harness.save(out, __doc__, settings, [], facts | {"lies by kind": dict(told)})
 
 
 def _say(line: str) -> None:

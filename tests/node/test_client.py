@@ -26,6 +26,7 @@ from brand.errors import (
 )
 from brand.node.client.client import Client
 from brand.node.client.connector import look_at
+from brand.node.client.session import _open as open_sessions
 from brand.node.decide.draws import draws
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
@@ -34,6 +35,7 @@ from brand.node.wire.connection import socket_name
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
 from brand.orders.base.part import Subset
+from brand.orders.policies.shared_policy import SharedPolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
@@ -236,3 +238,14 @@ def test_a_refusal_has_a_class_of_a_short_list(named: object, raised: type[Excep
     assert type(caught.value) is raised
     said = "not so" if raised is ChecksumError else f"the data server at {address} refuses: not so"
     assert str(caught.value) == said
+
+
+def test_a_client_forgets_where_old_epochs_joined_others(texts: Path) -> None:
+    """Each of its connections knows the last two epochs, however many it has drawn."""
+    with running_server(texts, memory=0.5) as server, closing(attached(server)) as node:
+        order, known = order_of(texts, SharedPolicy(4, stripe=4)), list[int]()
+        for epoch in range(6):
+            node.begin(order, 1, Announcement(epoch))
+            node.draw(order, epoch, np.arange(40), owner=os.getpid())
+            known.append(max(len(session._joined) for session in open_sessions))
+    assert known[-1] == known[2] <= 2

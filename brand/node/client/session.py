@@ -99,8 +99,8 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         self._address, self._files = address, files
         self._numbers: dict[Order, tuple[RunNumber, tuple[int, ...]]] = {}
         """Number of the run with each order, and numbers of its decode specs."""
-        self._joined: dict[tuple[Order, int], Joins] = {}
-        """The joins of an epoch that the server of this connection last reported."""
+        self._joined: set[tuple[Order, int]] = set()
+        """The last epochs whose joins the server of this connection has reported."""
         self._specs = DecodeSpecs({}) if specs is None else specs
         buffers = Buffers()
         try:
@@ -175,7 +175,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             found.check_fits(order.samples, order.draws)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
-        self._joined[order, epoch] = found
+        self._joined = {(order, epoch), *(each for each in self._joined if each[1] >= epoch - 1)}
         return found
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
