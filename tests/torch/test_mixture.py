@@ -450,3 +450,14 @@ def test_members_that_do_not_fit_are_refused(sets: list[Path], opened: Openings,
         Mixture({opened(different, fields=None): 1, opened(renamed, fields=None): 1})
     with pytest.raises(SchemaError, match="have a field of that name"):
         Mixture({opened(renamed, fields=None): 1})
+
+
+def test_a_transform_is_assigned_to_the_members(mixture: Mixture) -> None:
+    """A mixture that took one would deliver samples without it."""
+    with pytest.raises(UsageError, match="assign it to each member"):
+        mixture.transform = len
+    assert mixture.transform is None
+    for member in mixture.members:
+        member.transform = len
+    assert mixture.transform == (len, len)
+    assert next(iter(BrandLoader(mixture, 2))).shape == (2,)
