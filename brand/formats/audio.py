@@ -100,7 +100,7 @@ def duration(data: Buffer) -> float:
         whole = decode_audio(data)  # libsndfile decodes some damaged FLAC files, in which it cannot seek
     except ValueError:
         return math.nan
-    return whole.samples.shape[1] / whole.rate
+    return float(whole.samples.shape[1] / whole.rate)
 
 
 class OpenAudio:

@@ -99,16 +99,22 @@ def test_a_stream_with_the_state_of_its_loader_resumes(numbers: Path, epochs: Ep
 
 
 def test_a_worker_that_lasts_has_all_epochs_and_another_one_is_told(
-    numbers: Path, epochs: Epochs, capfd: pytest.CaptureFixture[str]
+    numbers: Path, epochs: Epochs, tmp_path: Path
 ) -> None:
-    loader: Any = DataLoader(
-        Lines(numbers), None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
-    )
-    assert [list(loader) for _ in range(2)] == epochs[:2]
-    assert "new worker process" not in capfd.readouterr().err
-    loader = DataLoader(Lines(numbers), None, num_workers=1, multiprocessing_context="fork")
-    assert list(loader) == epochs[0]
-    assert capfd.readouterr().err.count("new worker process for each epoch") == 1
+    told, log = logging.FileHandler(tmp_path / "log"), logging.getLogger("brand")
+    log.addHandler(told)
+    try:
+        loader: Any = DataLoader(
+            Lines(numbers), None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+        )
+        assert [list(loader) for _ in range(2)] == epochs[:2]
+        assert "new worker process" not in (tmp_path / "log").read_text()
+        loader = DataLoader(Lines(numbers), None, num_workers=1, multiprocessing_context="fork")
+        assert list(loader) == epochs[0]
+    finally:
+        log.removeHandler(told)
+        told.close()
+    assert (tmp_path / "log").read_text().count("new worker process for each epoch") == 1
 
 
 def test_a_batch_sampler_without_a_state_is_told(
