@@ -11,7 +11,7 @@ _STREAM = "a stream around a BrandLoader has no state that the framework saves: 
 _LAST = "the state that a StatefulDataLoader gives to Lightning at the last batch leaves an empty epoch"
 _PLANNED = "the refusal to go back to an earlier epoch does not name the loader without setup_dataloaders"
 _BATCHES = (
-    "the state that a StatefulDataLoader(batch_sampler=) has after an epoch names no epoch: a new one begins with 0"
+    "the state that a StatefulDataLoader(batch_sampler=) has after an epoch names no epoch: it begins with 0"
 )
 KNOWN: Final[dict[str, str]] = {
     "HF Trainer | iterable wrapper | 1 | 0 | accumulation | defaults": _STREAM,
