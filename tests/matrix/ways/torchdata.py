@@ -6,16 +6,16 @@ from functools import partial
 from typing import Any
 
 import torchdata.nodes as tn
-from torch.utils.data import BatchSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, default_collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.matrix.loops import BATCH, EPOCHS, MatrixRun
+from tests.matrix.loops import BATCH, EPOCHS, MatrixRun, keeper_of
 from tests.matrix.ways.base import Way, train_epoch
 
 
 def fit_stateful(run: MatrixRun) -> None:
     """With `sampler=`; by default with a batch sampler that has no state."""
-    if run.page or run.cell.loader == "iterable wrapper":
+    if run.page or run.task.stock or run.cell.loader == "iterable wrapper":
         loader = run.loader(StatefulDataLoader)
     else:
         pieces = run.pieces()
@@ -58,6 +58,8 @@ def _fit(run: MatrixRun, loader: Any) -> None:
         model.load_state_dict(saved["model"])
     ended = isinstance(loader, tn.Loader) and run.cell.use == "last batch"  # after which it begins the next epoch
     for epoch in range(first, EPOCHS):
+        if run.task.stock and isinstance(loader, DataLoader):
+            keeper_of(loader).set_epoch(epoch)
 
         def save(_: int, over: bool, epoch: int = epoch) -> None:
             run.write(epoch=epoch + (over or ended), data=loader.state_dict(), model=model.state_dict())
