@@ -26,6 +26,65 @@ def test_ranks_of_one_group_are_refused_by_name(numbers: Path, tmp_path: Path) -
         assert sorted(result["cured"]) == sorted(result["accelerate"]) == list(range(600))
 
 
+@pytest.mark.parametrize(("dimensions", "named"), [(("dp", "tp"), "(tp=2)"), (("pp", "dp"), "(pp=2)")])
+def test_a_mesh_with_such_a_dimension_is_refused(
+    numbers: Path, tmp_path: Path, dimensions: tuple[str, str], named: str
+) -> None:
+    for told in launch(4, f"{__name__}:of_mesh", numbers, tmp_path, dimensions=dimensions):
+        assert named in told
+        assert "num_replicas=2, rank=..." in told
+
+
+def test_a_mesh_of_data_parallel_dimensions_is_not(numbers: Path, tmp_path: Path) -> None:
+    found = launch(4, f"{__name__}:of_mesh", numbers, tmp_path, dimensions=("replicate", "shard"))
+    assert sorted(index for of_rank in found for index in of_rank) == list(range(600))
+
+
+def of_mesh(path: Path, _: Path, dimensions: list[str]) -> list[int] | str:
+    """Return the samples of a rank of a mesh of 2 x 2, or the refusal."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+
+    distributed.init_process_group("gloo")
+    init_device_mesh("cpu", (2, 2), mesh_dim_names=tuple(dimensions))
+    data = BrandDataset(path, memory=0.3, fields=("index",))
+    try:
+        return [index for (batch,) in BrandLoader(data, 32) for index in batch.tolist()]
+    except UsageError as error:
+        return str(error)
+
+
+def test_a_model_parallel_strategy_is_refused(numbers: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    for told in launch(2, f"{__name__}:of_strategy", numbers, tmp_path):
+        assert "the 2 ranks are model-parallel" in told
+        assert "num_replicas=1, rank=..." in told
+
+
+def of_strategy(path: Path, _: Path) -> str:
+    """Return the refusal of a training by tensor parallelism."""
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    class Model(pl.LightningModule):  # type: ignore[misc]
+        def configure_model(self) -> None:
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.layer(batch[0].float()[:, None]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    strategy = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=1, **quiet)
+    with pytest.raises(UsageError) as told:
+        trainer.fit(Model(), BrandLoader(BrandDataset(path, memory=0.3, fields=("index",)), 32))
+    return str(told.value)
+
+
 def of_two(path: Path, _: Path) -> dict[str, Any]:
     """Return the samples of a rank, or the refusal, by dimension and loader. CPUs have no such `Accelerator`."""
     from accelerate import Accelerator

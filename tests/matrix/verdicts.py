@@ -13,7 +13,6 @@ from pathlib import Path
 from tests.matrix.cells import DEFAULTS, FITS, LOADERS, Cell, makes_sense
 from tests.matrix.jobs import Job, make_data
 from tests.matrix.judge import model_of, phases, wrong
-from tests.matrix.known import KNOWN
 from tests.matrix.loops import Outcome, Samples, Task
 from tests.matrix.ways.cures import COMMON, CURES, OWN, REPORTS
 
@@ -21,7 +20,6 @@ EXACT, REFUSED, REPORTED, WRONG = "exact", "refused", "reported", "WRONG"
 """`reported`: Brand's log says that samples are left out, how many, and the cure."""
 OWN_ERROR = "the framework refuses"
 """The framework's own error, with no cure of Brand's (`tests.matrix.ways.cures.OWN`)."""
-STILL_WRONG = "known to be wrong"
 
 
 @dataclass
@@ -109,10 +107,7 @@ class Verdicts:
             found = replace(found, cures=cures)
             if fault := next(filter(None, faults), ""):
                 found = Verdict(WRONG, f"{found.word}, and {fault}: {found.message}")
-        reason = KNOWN.get(str(cell))
-        if reason is None or found.word == WRONG:
-            return found if reason is None else Verdict(STILL_WRONG, reason)
-        return Verdict(WRONG, f"it is {found.word}, and known to be wrong: {reason}")
+        return found
 
     def cures_of(self, cell: Cell, found: Verdict) -> list[Cell]:
         """Return the cells that the message of a verdict names."""
