@@ -7,12 +7,11 @@ strategy; otherwise, the process groups of PyTorch have the names of the dimensi
 
 from __future__ import annotations
 
-import inspect
 import sys
-import traceback
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.torch.job.callers import methods
 from brand.torch.pytorch import process_group
 
 _DIMENSIONS: Final = {
@@ -66,8 +65,7 @@ def _of_groups(group: Any) -> dict[str, int]:
 
 def _of_strategy() -> int | None:
     """Return among how many groups the Lightning strategy of a calling Trainer shards samples; None if none calls."""
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        loop: Any = frame.f_locals.get("self")
+    for loop, _ in methods():
         if type(loop).__name__.endswith("Loop") and "lightning" in type(loop).__module__:
             told = getattr(loop.trainer.strategy, "distributed_sampler_kwargs", None) or {}
             return told.get("num_replicas")

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.torch.job.callers import methods
 from brand.torch.job.rank_log import warn_new_worker
 from brand.torch.pytorch import get_worker_info
 
@@ -63,8 +64,7 @@ def check_dividers(replicas: int) -> None:
     """Raise `UsageError` if a caller divides the samples of this rank, one of `replicas`, among processes again."""
     if replicas == 1:
         return
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        name, processes = _divider(frame)
+    for name, processes in _dividers():
         if processes > 1:
             raise UsageError(
                 f"{name} divides an IterableDataset among {processes} processes, and the BrandSampler in it has "
@@ -75,18 +75,18 @@ def check_dividers(replicas: int) -> None:
             )
 
 
-def _divider(frame: FrameType) -> tuple[str, int]:
-    """Return what divides a stream in this frame, and among how many processes; 1 if nothing does."""
-    name = frame.f_code.co_name
-    if name in _SPLITTERS:
-        return name, _whole(frame.f_locals.get(_SPLITTERS[name]))
-    value: Any = frame.f_locals.get("self")
-    for kind in type(value).__mro__:
-        if kind.__name__ in _DIVIDERS:
-            for part in _DIVIDERS[kind.__name__].split("."):
+def _dividers() -> Iterator[tuple[str, int]]:
+    """Yield what divides a stream among the callers, and among how many processes."""
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        name = frame.f_code.co_name
+        if name in _SPLITTERS:
+            yield name, _whole(frame.f_locals.get(_SPLITTERS[name]))
+    for asking, _ in methods():
+        for name in {kind.__name__ for kind in type(asking).__mro__} & set(_DIVIDERS):
+            value: Any = asking
+            for part in _DIVIDERS[name].split("."):
                 value = getattr(value, part, 1)
-            return kind.__name__, _whole(value)
-    return "", 1
+            yield name, _whole(value)
 
 
 def _whole(value: Any) -> int:

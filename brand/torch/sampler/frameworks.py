@@ -11,14 +11,13 @@ another order. No framework is imported here, so a framework that is not in use 
 
 from __future__ import annotations
 
-import inspect
 import sys
-import traceback
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from brand.errors import UsageError
+from brand.torch.job.callers import caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +157,3 @@ def unless_in_trainer(advice: str) -> str:
         "With the Hugging Face Trainer, use brand.frameworks.transformers.BrandTrainerMixin, which makes the loader "
         "and continues from checkpoints"
     )
-
-
-def caller(method: str) -> Any:
-    """Return the object whose `method` is among the callers, the nearest one; None if there is none."""
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        if frame.f_code.co_name == method:
-            return frame.f_locals.get("self")
-    return None

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from brand.errors import UsageError, counted
-from brand.torch.sampler.frameworks import caller
+from brand.torch.job.callers import caller, methods
 
 _PAGE: Final = "docs/guides/frameworks.md"
 _BY_INDEX: Final = "torch.utils.data.DataLoader(dataset, batch_size=...), which reads by random access"
@@ -174,11 +174,10 @@ def refuse_trainer() -> None:
     """Raise `UsageError` if a Trainer asks the calling sampler for batches to predict, or for those of each epoch."""
     if not _in_use():
         return
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        if frame.f_code.co_name == "__next__" and notes_indices(frame.f_locals.get("self")):
+    for asking, frame in methods():
+        if frame.f_code.co_name == "__next__" and notes_indices(asking):
             raise UsageError(PREDICT)
-        loop: Any = frame.f_locals.get("self")
-        if type(loop).__name__ == "_FitLoop" and loop.trainer.overfit_batches:
+        if type(asking).__name__ == "_FitLoop" and asking.trainer.overfit_batches:
             raise UsageError(OVERFIT)
 
 

@@ -7,12 +7,11 @@ twice. Frameworks tell a stream nothing, so this module inspects the callers. No
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from brand.errors import UsageError
+from brand.torch.job.callers import methods
 from brand.torch.sampler.lightning_epochs import resumes_inside
 
 _CURE = (
@@ -25,12 +24,11 @@ _CURE = (
 def refuse_skipped_stream() -> None:
     """Raise `UsageError` if a caller resumes a stream by skipping, and the calling sampler begins without a state."""
     stream = False
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        caller, name = frame.f_locals.get("self"), frame.f_code.co_name
-        kinds = {kind.__name__ for kind in type(caller).__mro__}
+    for asking, frame in methods():
+        kinds = {kind.__name__ for kind in type(asking).__mro__}
         stream |= "IterableDataset" in kinds
-        who = _skips(kinds, name, frame.f_locals)
-        if who or (stream and "_FitLoop" in kinds and resumes_inside(caller)):
+        who = _skips(kinds, frame.f_code.co_name, frame.f_locals)
+        if who or (stream and "_FitLoop" in kinds and resumes_inside(asking)):
             raise UsageError(
                 f"{who or 'Lightning'} resumes an IterableDataset, which has no state: its BrandSampler would begin "
                 f"with a whole epoch again, and train other samples than those that are left. {_CURE}"
@@ -56,8 +54,8 @@ def ended_inside() -> bool:
 
     Its iteration is then to be empty, as that of a sampler is: the loop is still in the epoch before.
     """
-    for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        if type(frame.f_locals.get("self")).__name__ == "_StatefulSingleProcessDataLoaderIter":
+    for asking, frame in methods():
+        if type(asking).__name__ == "_StatefulSingleProcessDataLoaderIter":
             state = frame.f_locals.get("state_dict") or {}
             return bool(state.get("_num_yielded")) and not state.get("_iterator_finished")
     return False
