@@ -34,6 +34,14 @@ def _to_mixin(cell: Cell) -> Cell:
     return replace(cell, said=PAGE, loader=loader)
 
 
+def _without_stream(cell: Cell) -> Cell:
+    """A `StatefulDataLoader` is no loader around a `BrandLoader`; for Accelerate, the message names `prepare`."""
+    cell = replace(cell, loader="BrandLoader")
+    if cell.framework == "StatefulDataLoader":
+        return replace(cell, framework="plain loop", said=PAGE)
+    return replace(cell, said=PAGE) if cell.framework == "Accelerate" else cell
+
+
 def _same_processes(cell: Cell) -> Cell:
     """A cell that has as many processes as before is not cured by that."""
     return replace(cell, use="inside") if cell.use == "other processes" else cell
@@ -44,7 +52,7 @@ _OWN_LOOP = _change(framework="plain loop", said=PAGE)
 _RANDOM_ACCESS = _change(said=BY_INDEX, loader="DataLoader")
 COMMON = (
     Cure("num_workers=0 or 1", _change(workers=0)),
-    Cure("train from the BrandLoader without an IterableDataset", _change(loader="BrandLoader")),
+    Cure("train from the BrandLoader without an IterableDataset", _without_stream),
 )
 """Those of all frameworks."""
 _LIGHTNING = (
@@ -66,7 +74,6 @@ CURES: dict[str, tuple[Cure, ...]] = {
     "Accelerate": (
         Cure("use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
         Cure("Use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
-        Cure("(Accelerate: brand.frameworks.accelerate.prepare", _change(said=PAGE, loader="BrandLoader")),
         Cure("give a BrandLoader or a DataLoader with sampler=BrandSampler(dataset)", _change(loader="BrandLoader")),
     ),
     "HF Trainer": (
@@ -77,7 +84,7 @@ CURES: dict[str, tuple[Cure, ...]] = {
     "StatefulDataLoader": (Cure("without batch_sampler=", _AS_THE_PAGE_SAYS),),
 }
 """By framework."""
-REPORTS = ("begins again at the same place",)
-"""Phrases of log lines that say, with a count, which samples a training leaves out; they name a cure, too."""
+REPORTS = ("begins again at the same place", "saves no epoch of")
+"""Phrases of log lines that say which samples a training leaves out or trains again; they name a cure, too."""
 OWN: dict[str, tuple[str, ...]] = {}
 """By framework: phrases of errors that it raises itself, and that Brand has no cure for."""
