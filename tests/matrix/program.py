@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from brand.errors import BrandError
+from brand.torch.job import rank_log
 from tests.matrix.loops import EndedRunError, MatrixRun, Outcome, Samples
 from tests.matrix.ways.base import Way
 
@@ -84,6 +85,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
     logging.getLogger("brand").addHandler(heard)
+    rank_log._said.clear()  # a process says each line once, and has many runs here
     try:
         way.others.get(task.cell.use, way.fit)(run)
     except EndedRunError:
