@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.node.wire.looping import LoopReport
 from brand.torch.fetch.fetched import FetchedSamples, rows
+from brand.torch.job.wrappers import refuse_distributed_sampler
 from brand.torch.order.sequence import AccessSequence
 from brand.torch.pytorch import DataLoader, Dataset, Subset, torch
 
@@ -96,6 +97,7 @@ class Drawable(Dataset[Any]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
+        refuse_distributed_sampler()
         return len(self._source)
 
     def __getitem__(self, index: int) -> Any:

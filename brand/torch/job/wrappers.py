@@ -11,7 +11,7 @@ import inspect
 import sys
 import traceback
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from brand.errors import UsageError
 
@@ -29,6 +29,21 @@ def batches_held() -> int:
     wrapper = None if frame is None or frame.f_code.co_name != "__iter__" else frame.f_locals.get("self")
     kinds = {(kind.__module__, kind.__name__) for kind in type(wrapper).__mro__}
     return int(not kinds.isdisjoint(_HOLD_A_BATCH))
+
+
+def refuse_distributed_sampler() -> None:
+    """Raise `UsageError` if Ray makes a loader of single samples of one with a batch sampler, and so asks for `len`."""
+    if "ray.train.torch.train_loop_utils" not in sys.modules:
+        return
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if frame.f_code.co_name == "with_sampler":
+            loader: Any = frame.f_locals.get("loader")
+            if getattr(loader, "batch_size", 1) is None and getattr(loader, "batch_sampler", None) is not None:
+                raise UsageError(
+                    f"Ray's prepare_data_loader would replace the {type(loader.batch_sampler).__name__} by a "
+                    "DistributedSampler of single samples: use BrandLoader(dataset, batch_sampler=...), or "
+                    "prepare_data_loader(loader, add_dist_sampler=False) (docs/guides/more-frameworks.md)"
+                )
 
 
 def refuse_create_loader() -> None:

@@ -81,6 +81,7 @@ CURES: dict[str, tuple[Cure, ...]] = {
         Cure("BrandTrainerMixin", _to_mixin),
         Cure("the same number of samples per optimizer step", _same_processes),
     ),
+    "Ray Train": (Cure("add_dist_sampler=False", _AS_THE_PAGE_SAYS),),
     "StatefulDataLoader": (Cure("without batch_sampler=", _AS_THE_PAGE_SAYS),),
 }
 """By framework."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torchdata.nodes as tn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, default_collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.matrix.loops import BATCH, EPOCHS, MatrixRun, keeper_of
@@ -44,7 +44,7 @@ def fit_nodes(run: MatrixRun) -> None:
 
 
 def _read(dataset: Any, collate: Any, batch: list[int]) -> Any:
-    return collate(dataset.__getitems__(batch) if isinstance(dataset, Dataset) else [dataset[n] for n in batch])
+    return collate([dataset[n] for n in batch] if isinstance(dataset, list) else dataset.__getitems__(batch))
 
 
 def _fit(run: MatrixRun, loader: Any) -> None:
