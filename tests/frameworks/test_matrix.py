@@ -40,7 +40,6 @@ def test_every_cell_is_exact_or_refused(judged: Judged, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_page_has_its_rows(judged: Judged, framework: str) -> None:
     """Written by `python -m tests.matrix.run FRAMEWORK --page`."""
     page = PAGE.read_text(encoding="utf-8")
