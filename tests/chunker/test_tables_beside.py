@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,8 @@ def test_the_convention_of_hugging_face(tmp_path: Path, name: str) -> None:
     assert data.column("n").tolist() == [1, 2]
     theirs = datasets.load_dataset("imagefolder", data_dir=str(source), cache_dir=str(tmp_path / "cache"))["train"]
     by_n = {row.pop("n"): row for row in theirs}
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # `datasets` leaves its file to it
+        gc.collect()
     assert len(by_n) == len(data) == 2
     for at in range(2):
         mine, row = brand.BrandDataset(tmp_path / "set")[at], by_n[data[at]["n"]]

@@ -112,7 +112,7 @@ def trainer_epoch() -> TrainerEpoch | None:
     if not _in_use():
         return None
     frames = [frame for frame, _ in islice(traceback.walk_stack(inspect.currentframe()), 4)]
-    if len(frames) < 4:
+    if len(frames) < 4 or frames[2].f_code.co_name != "_set_sampler_epoch":
         return None
     _, _, sets, calls = frames  # this function, `set_epoch`, its caller, and the caller of that
     loader: Any = sets.f_locals.get("dataloader")
