@@ -14,12 +14,10 @@ from tests.matrix.cells import DEFAULTS, FITS, LOADERS, Cell, makes_sense
 from tests.matrix.jobs import Job, make_data
 from tests.matrix.judge import model_of, phases, wrong
 from tests.matrix.loops import Outcome, Samples, Task
-from tests.matrix.ways.cures import COMMON, CURES, OWN, REPORTS
+from tests.matrix.ways.cures import COMMON, CURES, REPORTS
 
 EXACT, REFUSED, REPORTED, WRONG = "exact", "refused", "reported", "WRONG"
 """`reported`: Brand's log says that samples are left out, how many, and the cure."""
-OWN_ERROR = "the framework refuses"
-"""The framework's own error, with no cure of Brand's (`tests.matrix.ways.cures.OWN`)."""
 
 
 @dataclass
@@ -157,9 +155,6 @@ class Verdicts:
             known = outcome.end == "failed" and any(cure.phrase in outcome.message for cure in self._cures)
             if outcome.end == "refused" or known:
                 return Verdict(REFUSED, outcome.message)
-        for outcome in outcomes:
-            if outcome.end == "failed" and any(own in outcome.message for own in OWN.get(self.framework, ())):
-                return Verdict(OWN_ERROR, outcome.message)
         return None
 
     def _alike(self, cell: Cell, outcomes: list[Outcome]) -> bool:

@@ -87,5 +87,3 @@ CURES: dict[str, tuple[Cure, ...]] = {
 """By framework."""
 REPORTS = ("begins again at the same place", "saves no epoch of")
 """Phrases of log lines that say which samples a training leaves out or trains again; they name a cure, too."""
-OWN: dict[str, tuple[str, ...]] = {}
-"""By framework: phrases of errors that it raises itself, and that Brand has no cure for."""
