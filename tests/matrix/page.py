@@ -1,4 +1,4 @@
-"""What does the page show of the verdicts? A row for each framework."""
+"""The table of `docs/dev/frameworks-tried.md`: a row for each framework, with the number of each verdict."""
 
 from __future__ import annotations
 

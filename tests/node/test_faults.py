@@ -403,8 +403,10 @@ def test_a_worker_that_outlives_its_training_starts_no_server(texts: Path, tmp_p
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as training:
         try:
             wait_until((tmp_path / "waiting").exists, "a worker is about to draw")
+            before = set(servers_of(data_set))
             training.kill()
             wait_until(lambda: not session_processes(training.pid), "the worker has ended")
+            assert set(servers_of(data_set)) <= before
             wait_until(lambda: not servers_of(data_set), "no server is left")
         finally:
             for process in servers_of(data_set):

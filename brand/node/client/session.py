@@ -100,7 +100,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         self._numbers: dict[Order, tuple[RunNumber, tuple[int, ...]]] = {}
         """Number of the run with each order, and numbers of its decode specs."""
         self._joined: set[tuple[Order, int]] = set()
-        """The last epochs whose joins the server of this connection has reported."""
+        """The last two epochs of each order whose joins the server of this connection has reported."""
         self._specs = DecodeSpecs({}) if specs is None else specs
         buffers = Buffers()
         try:
@@ -175,7 +175,8 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             found.check_fits(order.samples, order.draws)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
-        self._joined = {(order, epoch), *(each for each in self._joined if each[1] >= epoch - 1)}
+        self._joined = {each for each in self._joined if each[0] != order or each[1] in (epoch - 1, epoch)}
+        self._joined.add((order, epoch))
         return found
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:

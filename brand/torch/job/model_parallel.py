@@ -42,7 +42,7 @@ def refuse_model_parallel() -> None:
     if named:
         raise UsageError(
             f"some of the {group.get_world_size()} ranks are {' and '.join(named)}: they need the same samples, and "
-            f"this sampler would give each rank its own. Give it the number of groups and the group of this rank: "
+            "this sampler would give each rank its own. Give it the number of groups and the group of this rank: "
             f"num_replicas={groups}, rank=... (docs/guides/more-frameworks.md)"
         )
 

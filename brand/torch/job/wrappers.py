@@ -1,8 +1,9 @@
-"""Which wrapper of another library iterates over a loader, or assigns to a data set? They say nothing to either.
+"""Does a function or wrapper of another library change a loader or a data set? They say nothing to either.
 
 timm's `PrefetchLoader` and the loader of Ray's `prepare_data_loader` take a batch from a loader before they deliver the
-one before it, so a loader state counts one batch less than the loader has delivered. timm's `create_loader` gives a
-data set a transform of the image alone. This module inspects the callers. No library is imported here.
+one before it, so a loader state counts one batch less than the loader has delivered. `prepare_data_loader` makes a
+loader of single samples of one with a batch sampler. timm's `create_loader` gives a data set a transform of the image
+alone. This module inspects the callers. No library is imported here.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 
-_HOLD_A_BATCH: Final = (
-    ("timm.data.loader", "PrefetchLoader"),
-    ("ray.train.torch.train_loop_utils", "_WrappedDataLoader"),
-)
+_RAY: Final = "ray.train.torch.train_loop_utils"
+_HOLD_A_BATCH: Final = (("timm.data.loader", "PrefetchLoader"), (_RAY, "_WrappedDataLoader"))
 """Modules and classes whose iterations take a batch ahead of the one that they deliver."""
 
 
@@ -33,10 +32,10 @@ def batches_held() -> int:
 
 def refuse_distributed_sampler() -> None:
     """Raise `UsageError` if Ray makes a loader of single samples of one with a batch sampler, and so asks for `len`."""
-    if "ray.train.torch.train_loop_utils" not in sys.modules:
+    if _RAY not in sys.modules:
         return
     for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        if frame.f_code.co_name == "with_sampler":
+        if frame.f_code.co_name == "with_sampler" and frame.f_globals.get("__name__") == _RAY:
             loader: Any = frame.f_locals.get("loader")
             if getattr(loader, "batch_size", 1) is None and getattr(loader, "batch_sampler", None) is not None:
                 raise UsageError(
