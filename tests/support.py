@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -123,10 +124,23 @@ def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = LIM
 
 
 def free_port() -> int:
-    """A port on loopback where nobody listens just now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port on loopback where nobody listens, which no other call of this function returns while this process lives.
+
+    From below the ports that systems give to outgoing connections: one of those could take it before its test listens.
+    """
+    for port in random.SystemRandom().sample(range(16_384, 32_768), 1_000):
+        held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # holds the number only: tests listen with TCP
+        try:
+            held.bind(("127.0.0.1", port))
+            with socket.create_server(("127.0.0.1", port)):
+                _held_ports.append(held)
+                return port
+        except OSError:
+            held.close()
+    raise RuntimeError("no port is free between 16384 and 32767")
+
+
+_held_ports: list[socket.socket] = []
 
 
 def session_processes(session: int) -> list[int]:
