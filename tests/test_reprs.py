@@ -125,13 +125,13 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
     ),
     "BrandSampler": (
         lambda *a: BrandSampler(BrandDataset(a[0], server=a[1]), seed=3),
-        "BrandSampler('PATH', seed=3, None, next epoch 0 from 0)",
+        "BrandSampler('PATH', seed=3, next epoch 0 from 0)",
     ),
     "Positions": (lambda *a: iter(BrandSampler(BrandDataset(a[0], server=a[1]))), "Positions(not begun)"),
     "BrandLoader": (
         lambda *a: BrandLoader(BrandDataset(a[0], server=a[1]), 16),
         "BrandLoader(BrandDataset('PATH', 1,200 samples, NUMBER chunks of NUMBER, {number: int, text: str}), 16, "
-        "sampler=BrandSampler('PATH', seed=0, None, next epoch 0 from 0), 0 iterations begun)",
+        "sampler=BrandSampler('PATH', seed=0, next epoch 0 from 0), 0 iterations begun)",
     ),
     "Client": (
         lambda *a: Client(ServerSpec(str(a[0]), a[1]), "id", 1.0, "training", attach=True),

@@ -518,7 +518,7 @@ def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server
 def test_reprs_tell_the_state(data_set: BrandDataset) -> None:
     """Before and in an iteration."""
     plan = LengthBatchSampler(data_set, "count", batch_size=4, window=20)
-    assert repr(plan).endswith("window=20, batch_size=4, seed=0, None)")
+    assert repr(plan).endswith("window=20, batch_size=4, seed=0, next epoch 0 from 0)")
     batches = iter(plan)
     assert repr(batches) == "PlannedBatches(epoch=None, yielded=0, count=0)"
     next(batches)

@@ -120,7 +120,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
 
     def __repr__(self) -> str:
         values = ", ".join((f"window={self.limits.window}", _named(replace(self.limits, lengths=""))))
-        return f"{type(self).__name__}({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+        return f"{type(self).__name__}({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming!r})"
 
     @property
     def order(self) -> Order:

@@ -76,8 +76,9 @@ class Upcoming(Generic[_Iteration]):
         """How many iterations in a row began at the place of the one before, which was left early."""
 
     def __repr__(self) -> str:
-        coming = "" if self.beginning is None else f", next epoch {self.beginning.epoch} from {self.beginning.at:,}"
-        return f"{self.present!r}{coming}"
+        present = [] if self.present is None else [repr(self.present)]
+        coming = [] if self.beginning is None else [f"next epoch {self.beginning.epoch} from {self.beginning.at:,}"]
+        return ", ".join(present + coming)
 
     @property
     def epoch(self) -> int:
