@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from brand.node.decide.peers import peering
 from brand.node.decide.peers.announcements import disagreement
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import NodeNumber
+from brand.orders.order import Order
 from tests.made_orders import order_of
 from tests.several_nodes.support import all_open
 from tests.support import LIMIT_S, wait_until
@@ -107,34 +109,35 @@ import json, sys
 from brand.errors import BrandError
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
-path, server, rank, job = sys.argv[1:]
-ds = BrandDataset(path, fields=("index",), server=server, job=job or None)
-loader = BrandLoader(ds, 16, sampler=BrandSampler(ds, seed=1, num_replicas=2, rank=int(rank)))
+path, server, order, ranks, rank, job = sys.argv[1:]
+ds = BrandDataset(path, fields=("index",), server=server, order=order, job=job or None)
 found = []
 try:
+    sampler = BrandSampler(ds, seed=1, num_replicas=int(ranks), rank=int(rank))
+    loader = BrandLoader(ds, 16, sampler=sampler)
     for epoch in range(2):
         for (batch,) in loader:
             found += batch.tolist()
-    print(json.dumps([found, ds.stats()["timeouts"]]))
+    print(json.dumps([found, ds.stats(), sampler.state_dict()["order"]]))
 except BrandError as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
 
 
-def by_hand(path: Path, jobs: Sequence[str]) -> list[Any]:
-    """What two ranks say that a launcher has not started, each on a node of its own."""
-    with running_cluster(path, nodes=2, memory=0.5) as cluster, ExitStack() as stack:
+def by_hand(path: Path, jobs: Sequence[str], order: str = "stripes", nodes: int = 2) -> list[Any]:
+    """What ranks say that a launcher has not started; the first are each on a node of their own."""
+    with running_cluster(path, nodes=nodes, memory=0.5) as cluster, ExitStack() as stack:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-c", BY_HAND, str(path), address, str(rank), job],
+                    [sys.executable, "-c", BY_HAND, path, address, order, str(len(jobs)), str(rank), job],
                     cwd=REPOSITORY,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
             )
-            for rank, (address, job) in enumerate(zip(cluster.addresses, jobs, strict=True))
+            for rank, (address, job) in enumerate(zip(cycle(cluster.addresses), jobs, strict=False))
         ]
         return [json.loads(process.communicate(timeout=LIMIT_S)[0]) for process in processes]
 
@@ -144,6 +147,23 @@ def test_ranks_by_hand_need_a_name_for_their_job(texts: Path) -> None:
     for kind, said in by_hand(texts, ["", ""]):
         assert kind == "UsageError"
         assert 'job="' in said
-    (first, late), (second, later) = by_hand(texts, ["lr-0.1", "lr-0.1"])
-    assert late == later == 0
+    (first, counts, _), (second, others, _) = by_hand(texts, ["lr-0.1", "lr-0.1"])
+    assert counts["timeouts"] == others["timeouts"] == 0
     assert sorted(first[:600] + second[:600]) == sorted(first[600:] + second[600:]) == list(range(1200))
+
+
+def test_slots_are_planned_for_the_ranks_that_are_given(texts: Path) -> None:
+    """Of three ranks by hand on three nodes: requests as planned, no direct read; four ranks or one are refused."""
+    said = by_hand(texts, ["a"] * 3, "slots", nodes=3)
+    plan = said[0][2]
+    assert (plan["nodes"], plan["ranks"]) == (3, 3)
+    assert sorted(index for found, *_ in said for index in found[:400]) == list(range(1200))
+    order = Order.from_json(plan)
+    requests = [order.plan(epoch).requests for epoch in range(2)]
+    assert sum(counts["requests"] for _, counts, _ in said) == sum(len(of.positions) for of in requests if of)
+    assert [counts["remote_reads"] for _, counts, _ in said] == [0, 0, 0]
+    for ranks in (4, 1):
+        for kind, why in by_hand(texts, ["a"] * ranks, "slots", nodes=3):
+            assert kind == "UsageError"
+            assert f"equally many of {ranks} rank" in why
+            assert "order='stripes'" in why

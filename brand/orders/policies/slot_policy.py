@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES, drawer_of, owner_of_group
@@ -110,15 +110,34 @@ class SlotPolicy(FlatPolicy):
 
 @dataclass(frozen=True, slots=True)
 class Slots(OrderChoice):
-    """The paper's order: a miss reads a whole chunk, chosen by fill rate or at random (the paper's ablation)."""
+    """The order of the paper Brand (section 3.3): a miss reads a whole chunk into all empty slots of its group.
+
+    Args:
+        refill: The rule by which a miss chooses the chunk: `"fill_rate"`, the one that fills most slots, or `"random"`
+            (the ablation of section 5.3).
+        window: How many of a node's next draws another node looks through for samples to send ahead (section 3.4).
+            None: as many as its `peer_memory=` holds. 0: nothing is sent ahead (the ablation of section 5.3).
+    """
 
     policy: ClassVar[type[SlotPolicy]] = SlotPolicy
     refill: Refill = "fill_rate"
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and not (type(self.window) is int and 0 <= self.window <= MAX_POSITIONS):
+            raise UsageError(f"Slots(window={self.window!r}): a whole number of draws from 0 on is needed, or None")
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
         """Return the numbers. Nodes use their memories together, and plans contain the samples that they send ahead."""
-        if setting.nodes == 1 or setting.ranks % setting.nodes:
+        if setting.nodes == 1:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)
+        if setting.ranks % setting.nodes:
+            raise UsageError(
+                f"order 'slots' plans what each node sends to the ranks of the others, and {setting.nodes} nodes "
+                f"cannot have equally many of {counted(setting.ranks, 'rank')}. Start equally many on each node, and make the "
+                "sampler after torch.distributed is initialised, or give it num_replicas= and rank=; or use "
+                "order='stripes', which any number of ranks can draw"
+            )
         remote = setting.remote()
         n = setting.group_chunks((setting.held - remote) * setting.nodes)
         if setting.partition is not None:
@@ -128,7 +147,8 @@ class Slots(OrderChoice):
             n = setting.partition
         ahead = int(remote * AHEAD)
         # Some draws of the window are of the node's own samples and take no space, so space is hardly ever short.
-        return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=ahead, remote=ahead)
+        window = ahead if self.window is None else self.window
+        return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=window, remote=ahead)
 
 
 def plan_slots_across_nodes(

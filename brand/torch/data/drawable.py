@@ -45,8 +45,13 @@ class SampleSource(ABC):
         """Return the number of samples of an epoch."""
 
     @abstractmethod
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
-        """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`."""
+    def sequence(
+        self, seed: int, origin: str, *, replicas: int | None, subset: ArrayLike | None, shuffle: bool
+    ) -> AccessSequence:
+        """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`.
+
+        `replicas`: the number of ranks that the user gives; None: the launcher's.
+        """
 
     @abstractmethod
     def check_ranks(self, replicas: int) -> None:

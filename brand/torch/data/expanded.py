@@ -64,7 +64,15 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         """The number of pairs of an epoch."""
         return len(self)
 
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
+    def sequence(
+        self,
+        seed: int,
+        origin: str,
+        *,
+        replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
+        subset: ArrayLike | None,
+        shuffle: bool,
+    ) -> AccessSequence:
         """See `SampleSource`."""
         if shuffle:
             self._layers.check_one_node((node_by_launcher() or (0, 1))[1])

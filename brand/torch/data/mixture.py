@@ -144,7 +144,15 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> MixedSequence:
+    def sequence(
+        self,
+        seed: int,
+        origin: str,
+        *,
+        replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
+        subset: ArrayLike | None,
+        shuffle: bool,
+    ) -> MixedSequence:
         """See `SampleSource`."""
         if subset is not None or not shuffle:
             what = "shuffle=False" if subset is None else "subset="

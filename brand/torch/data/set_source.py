@@ -74,8 +74,12 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
     def set_transform(self, transform: Transform | None) -> None:
         self.transform = transform
 
-    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
-        return OfOneSet(self.port, self.port.order(seed, subset), seed, origin, shuffle=shuffle)
+    def sequence(
+        self, seed: int, origin: str, *, replicas: int | None, subset: ArrayLike | None, shuffle: bool
+    ) -> AccessSequence:
+        port = self.port
+        order = port.order(seed, subset, replicas=replicas) if shuffle else port.order_of_indices(seed, subset)
+        return OfOneSet(self.port, order, seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without a version number."""

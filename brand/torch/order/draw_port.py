@@ -61,12 +61,15 @@ class DrawPort(Reprs, shows="name resolver"):
         self.name, self.fetcher, self.data, self.resolver = name, fetcher, fetcher.data, fetcher.resolver
         self._option = option
 
-    def order(self, seed: int, subset: ArrayLike | None = None, *, at_a_time: int = 1) -> Order:
+    def order(
+        self, seed: int, subset: ArrayLike | None = None, *, replicas: int | None = None, at_a_time: int = 1
+    ) -> Order:
         """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`.
 
-        `at_a_time`: the number of orders that a sampler draws at a time; each gets its fraction of the memory.
+        `replicas`: the number of ranks that the user gives; None: the launcher's. `at_a_time`: the number of orders
+        that a sampler draws at a time; each gets its fraction of the memory.
         """
-        order, chosen = self._whole(seed, at_a_time), as_subset(self.data, subset)
+        order, chosen = self._whole(seed, replicas, at_a_time), as_subset(self.data, subset)
         if caution := order.policy.caution(order.chunk_size):
             log.warning("%s", caution)
         if chosen is not None and order.policy.no_part is not None:
@@ -77,23 +80,29 @@ class DrawPort(Reprs, shows="name resolver"):
             raise UsageError(BY_ONE_NODE)
         return replace(order, subset=chosen)
 
+    def order_of_indices(self, seed: int, subset: ArrayLike | None = None) -> Order:
+        """Return an order that nobody draws, for a sampler that yields the indices of a subset: no server is asked."""
+        order = choose_order(facts_of(self.data), seed, "stripes", None, None)
+        return replace(order, subset=as_subset(self.data, subset))
+
     def room(self, order: Order) -> int:
         """Return about how many samples the data server can hold in addition to those of the shuffle buffer."""
         options = self.resolver.options
         share = self.resolver.client.server().share if options.attached else None
         return choose_room(facts_of(self.data), order, share, options.memory)
 
-    def _whole(self, seed: int, at_a_time: int) -> Order:
+    def _whole(self, seed: int, replicas: int | None, at_a_time: int) -> Order:
         facts, options = facts_of(self.data), self.resolver.options
+        ranks = find_rank(None, None)[1] if replicas is None else replicas
         if options.attached:
             server = self.resolver.client.server()
-            nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
+            nodes = Nodes(server.nodes, ranks, server.remote_share)
             order = choose_order(facts, seed, self._option, server.share, options.memory, nodes, at_a_time)
             if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
                 raise UsageError(_APART)
             return order
         job = self.resolver.job
-        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
+        nodes = Nodes() if job is None else Nodes(job.nodes, ranks, options.peer_memory)
         return choose_order(facts, seed, self._option, None, options.memory, nodes, at_a_time)
 
     @property

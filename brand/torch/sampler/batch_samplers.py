@@ -93,7 +93,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self._source = source
         self.dataset, self.drop_last = dataset, options.drop_last
         self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
-        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset)
+        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset, replicas=options.num_replicas)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length, self._lengths)

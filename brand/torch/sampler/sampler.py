@@ -110,7 +110,9 @@ class BrandSampler(DistributedSampler[int]):
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
-        self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), subset=subset, shuffle=shuffle)
+        self._sequence: AccessSequence = self._source.sequence(
+            seed, origin_here(), replicas=num_replicas, subset=subset, shuffle=shuffle
+        )
         """The tickets or indices of all epochs."""
         self._pinned = False
         self._upcoming: Upcoming[Positions] = Upcoming()
