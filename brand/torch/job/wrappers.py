@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 
-_RAY: Final = "ray.train.torch.train_loop_utils"
-_HOLD_A_BATCH: Final = (("timm.data.loader", "PrefetchLoader"), (_RAY, "_WrappedDataLoader"))
+_HOLD_A_BATCH: Final = (
+    ("timm.data.loader", "PrefetchLoader"),
+    ("ray.train.torch.train_loop_utils", "_WrappedDataLoader"),  # both versions of Ray Train have it from here
+)
 """Modules and classes whose iterations take a batch ahead of the one that they deliver."""
 
 
@@ -32,10 +34,10 @@ def batches_held() -> int:
 
 def refuse_distributed_sampler() -> None:
     """Raise `UsageError` if Ray makes a loader of single samples of one with a batch sampler, and so asks for `len`."""
-    if _RAY not in sys.modules:
+    if "ray.train" not in sys.modules:
         return
     for frame, _ in traceback.walk_stack(inspect.currentframe()):
-        if frame.f_code.co_name == "with_sampler" and frame.f_globals.get("__name__") == _RAY:
+        if frame.f_code.co_name == "with_sampler" and str(frame.f_globals.get("__name__")).startswith("ray.train."):
             loader: Any = frame.f_locals.get("loader")
             if getattr(loader, "batch_size", 1) is None and getattr(loader, "batch_sampler", None) is not None:
                 raise UsageError(
