@@ -83,7 +83,8 @@ def warn_stateless(name: str) -> None:
         f"stateless {name}",
         f"a StatefulDataLoader with this batch_sampler= saves no epoch of {name}. If this run resumes another one, it "
         "trains the order of epoch 0 again: use StatefulDataLoader(dataset, batch_size, sampler=BrandSampler(dataset)),"
-        " without batch_sampler= (docs/guides/frameworks.md)",
+        " without batch_sampler=; with Accelerate, use brand.frameworks.accelerate.prepare in place of "
+        "accelerator.prepare(loader) (docs/guides/frameworks.md)",
     )
 
 

@@ -52,7 +52,7 @@ _OWN_LOOP = _change(framework="plain loop", said=PAGE)
 _RANDOM_ACCESS = _change(said=BY_INDEX, loader="DataLoader")
 COMMON = (
     Cure("num_workers=0 or 1", _change(workers=0)),
-    Cure("train from the BrandLoader without an IterableDataset", _without_stream),
+    Cure("rain from the BrandLoader without an IterableDataset", _without_stream),
 )
 """Those of all frameworks."""
 _LIGHTNING = (
