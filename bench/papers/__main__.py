@@ -1,15 +1,16 @@
 """Do simulator, theory and plans yield the figures that the papers print?
 
-    python -m bench.papers [tables|grid|theory|brand|joader|all] [--scale 0.1]
+    python -m bench.papers [tables|scenarios|grid|theory|brand|joader|all] [--scale 0.1]
 
-`tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `grid`: policy `frequency`
-with more or less memory and disk. A cell has the simulated seconds, the published seconds, and their ratio. All seconds
-are multiplied by the factor that makes the lower bound (`perfect`) equal to the published one. The last column is the
-clock `fair`, in which nodes share the bandwidth of storage. `theory`: access counts, reuse distances, hits and threads
-(`theory.py`). `brand`: misses, requests and reads of Brand's own paper, from real plans (`breakdown.py`). `joader`:
-reads of several jobs with one cache (`joader.py`).
+`tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `scenarios`: the five
+scenarios of the paper itself, which prints bars and no seconds: times of the lower bound, beside what its text says.
+`grid`: policy `frequency` with more or less memory and disk. A cell has the simulated seconds, the published seconds,
+and their ratio. All seconds are multiplied by the factor that makes the lower bound (`perfect`) equal to the published
+one. The last column is the clock `fair`, in which nodes share the bandwidth of storage. `theory`: access counts, Lemma
+1, reuse distances, hits and threads (`theory.py`). `brand`: misses, requests and reads of Brand's own paper, from real
+plans (`breakdown.py`). `joader`: reads of several jobs with one cache (`joader.py`).
 
-`--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the capacity.
+`--scale 0.1` simulates a tenth of the samples of `tables`, `scenarios` and `grid`, with a tenth of the capacity.
 """
 
 from __future__ import annotations
@@ -36,6 +37,35 @@ def tables(scale: float) -> None:
         show(table(["policy", "ours, s", "published, s", "ratio", "fair, s"], rows))
 
 
+SCENARIOS: dict[str, tuple[float, str]] = {
+    "hdmlp-1": (1.0, "naive takes 3.6 times as long as the best policy"),
+    "hdmlp-2": (0.01, "HDMLP (frequency) is the best policy, very close to the lower bound"),
+    "hdmlp-3": (0.01, "HDMLP is the best policy, close to the lower bound (OpenImages)"),
+    "hdmlp-3-places": (0.01, "HDMLP is the best policy, close to the lower bound (Places)"),
+    "hdmlp-4": (0.1, "HDMLP approaches the lower bound; deepio_p and parallel, which leave out data, are better"),
+    "hdmlp-5": (1.0, "as scenario 4"),
+}
+"""The fraction at which each scenario is simulated, and what section 4 of the paper says of it."""
+
+
+def scenarios(scale: float) -> None:
+    """Print the policies of the paper in its scenarios, in times of the lower bound."""
+    policies = list(load_published("hdmlp-t1"))
+    names, rows = list(SCENARIOS), dict[str, list[str]]()
+    for name, (own, _) in SCENARIOS.items():
+        progress(f"scenarios: {name}")
+        found = {cell.policy: cell.in_turn_s for cell in cells(name, policies, scale * own)}
+        bound = found["perfect"]
+        for policy, seconds in found.items():
+            times = "N/A" if seconds is None or bound is None else f"{seconds / bound:.3f}"
+            rows.setdefault(policy, []).append(times)
+    show("\nscenarios of HDMLP, by the clock of the paper: time over that of the lower bound\n")
+    show(table(["policy", *names], [[policy, *times] for policy, times in rows.items()]))
+    for name, (own, said) in SCENARIOS.items():
+        part = "" if own == 1 else f" ({own:g} of its samples)"
+        show(f"{name}{part}: the paper says: {said}")
+
+
 def grid(scale: float) -> None:
     """Print the environment study: capacity of the disk and of memory, a row for each cell."""
     study, published, rows = load_grid("hdmlp-grid"), load_published("hdmlp-grid"), []
@@ -54,6 +84,7 @@ def grid(scale: float) -> None:
 
 SECTIONS: dict[str, Callable[[float], None]] = {
     "tables": tables,
+    "scenarios": scenarios,
     "grid": grid,
     "theory": lambda _: theory.print_all(),
     "brand": lambda _: breakdown.print_all(),

@@ -9,6 +9,7 @@ the other.
     expected_above      how many samples a node draws more often than (1 + delta) times the mean: expected
     counted_above       the same number, counted for each node
     often, seldom       Lemma 1: what the draws of one node say about another node's
+    lemma_1             both bounds for all numbers of nodes, epochs and draws
 """
 
 from __future__ import annotations
@@ -111,6 +112,27 @@ def seldom(nodes: int, epochs: int, delta: Fraction) -> Another:
     _check_lemma(nodes, epochs, delta, 1)
     mean = Fraction(epochs, nodes)
     return Another(math.floor((1 - delta) * mean), math.floor((nodes - 1 + delta) / (nodes - 1) * mean))
+
+
+def lemma_1(most_nodes: int, most_epochs: int) -> tuple[int, int]:
+    """Check both bounds of Lemma 1 for all numbers of nodes, epochs and draws; return the cases, and those it fails.
+
+    The other nodes share the rest as evenly as they can: no other way has fewer draws at the node that draws most, or
+    more at the node that draws least.
+    """
+    cases = wrong = 0
+    for nodes in range(2, most_nodes + 1):
+        for epochs in range(1, most_epochs + 1):
+            mean = Fraction(epochs, nodes)
+            for draws in range(epochs + 1):
+                rest = Fraction(epochs - draws, nodes - 1)
+                if draws >= mean:
+                    cases += 1
+                    wrong += math.floor(rest) > often(nodes, epochs, draws / mean - 1).bound
+                if draws <= mean:
+                    cases += 1
+                    wrong += math.ceil(rest) < seldom(nodes, epochs, 1 - draws / mean).bound
+    return cases, wrong
 
 
 def _above(nodes: int, epochs: int, delta: Fraction) -> int:

@@ -1,8 +1,9 @@
 """How much do several jobs read that share one cache, by the rules of JOADER's appendix A.2?
 
-`python -m bench.papers joader` prints it: elements read, next to the first model of this project (`design`), which the
-paper's curves are compared with. The paper prints two figures in its text, 20,000 and 16,000, which are read off curves
-of another run. Times of an insertion follow; the paper has 0.57 s for sets of 1 to 2 million.
+`python -m bench.papers joader` prints it: elements read, beside the *first model* of this project, which was written
+from the paper's text before this code, because the paper prints curves. The paper's text has two figures, 20,000 and
+16,000, which are read off curves of another run. Times of an insertion follow; the paper has 0.57 s for sets of 1 to 2
+million.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CASES: Final[dict[str, Callable[[int], Sets]]] = {
     "four at random of 13,333": _at_random,
     "four of 10,000 to 2,500": lambda _: [np.arange(size) for size in (_N, 7500, 5000, 2500)],
 }
-DESIGN: Final[dict[tuple[str, Sampling, Policy, int], int]] = {
+FIRST_MODEL: Final[dict[tuple[str, Sampling, Policy, int], int]] = {
     ("two of 10,000, 2,500 apart", "dependent", "lru", 1): 12_500,
     ("10,000 and 7,500 of them", "dependent", "lru", 1): 13_464,
     ("10,000 and 7,500 of them", "dependent", "lru", 2500): 11_961,
@@ -72,7 +73,7 @@ def print_all() -> None:
         rows.append([name, "independent", "lru", *(_cell(name, "independent", "lru", slots) for slots in SLOTS)])
         for policy in _POLICIES:
             rows.append(["", "dependent", policy, *(_cell(name, "dependent", policy, slots) for slots in SLOTS)])
-    show("elements read, by slots of the cache; in brackets the design's figure\n")
+    show("elements read, by slots of the cache; in brackets the first model's figure\n")
     show(table(["sets", "sampling", "cache", *(f"{slots:,}" for slots in SLOTS)], rows))
     show(f"\n128 sets of 1 to 2 million ids: {insertion_s():.3f} s an insertion on average (paper: 0.57 s)")
 
@@ -80,8 +81,8 @@ def print_all() -> None:
 def _cell(name: str, sampling: Sampling, policy: Policy, slots: int) -> str:
     seeds = 3 if slots == 1 else 1
     found = np.mean([misses(CASES[name](seed), slots, sampling, policy, seed) for seed in range(seeds)])
-    design = DESIGN.get((name, sampling, policy, slots))
-    return f"{found:,.0f}" if design is None else f"{found:,.0f} ({design:,})"
+    first = FIRST_MODEL.get((name, sampling, policy, slots))
+    return f"{found:,.0f}" if first is None else f"{found:,.0f} ({first:,})"
 
 
 def insertion_s(jobs: int = 128, most: int = 2_000_000) -> float:

@@ -1,9 +1,10 @@
 """Do the models of access counts, reuse distances, hits and loading threads give the figures of the papers?
 
-`python -m bench.papers theory` prints them. Each row has our figure, the published one, and the difference. `HDMLP` and
-`Lobster` are figures that the papers print. `design` is a figure of this project's first model of the same thing, for
-figures that the papers do not print: Lobster publishes neither its throughput tables nor its preprocessing models, so
-its threads are compared on a synthetic node. The tests in `tests/simulate` check these figures.
+`python -m bench.papers theory` prints them. A row has our figure, the figure that a paper prints, and that of this
+project's *first model* of the same thing, which was written from the paper's text before this code. Lobster publishes
+neither its throughput tables nor its preprocessing models. So its threads are compared on a synthetic node, whose
+numbers were chosen so that the first model's table comes out again: two programs agree there, and nothing is said of
+Lobster's own node. The tests in `tests/papers` check these figures.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 from bench.harness import show, table
 from bench.papers.allotment import ALLOTMENTS, binary_search, least
-from bench.papers.frequency import counted_above, draw_counts, expected_above, node_draws
+from bench.papers.frequency import counted_above, draw_counts, expected_above, lemma_1, node_draws
 from bench.papers.hits import RULES
 from bench.papers.reuse import reuse_distances, share_longer
 from bench.papers.threads import Outcome, ThreadScene, outcome
@@ -25,21 +26,23 @@ from bench.papers.threads import algorithm_1_as_printed as as_printed
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, with the published one."""
+    """One figure, with those that it is compared with."""
 
     what: str
     ours: float
-    published: float
-    source: str
-    """The publisher of the figure: a paper, or the design."""
+    printed: float | None = None
+    where: str = ""
+    """The paper and section that print a figure."""
+    first: float | None = None
+    """The figure of the first model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Published hit ratios of one rule, in %."""
+    """Hit ratios of one rule, in %: of the first model, and as Lobster prints it."""
 
-    design: float
-    lobster: float | None = None
+    first: float
+    printed: float | None = None
 
 
 HITS: Final = {
@@ -58,13 +61,14 @@ Lobster names systems, not rules: PyTorch (lru), DALI (static), NoPFS (frequency
 """
 STEADY: Final = Hits(63.9, 63.2)
 """Demand hits of `next use`, as in `HITS`, once the caches are full."""
+_HDMLP: Final = "HDMLP 3.1"
 HELD: Final = 0.296
 """Lobster's fraction of the data in a node's cache: 40 of 135 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The design's figures of one allotment in one scene."""
+    """The first model's figures of one allotment in one scene."""
 
     time: float
     """Mean duration of an iteration over that of training."""
@@ -131,18 +135,26 @@ def print_frequency() -> None:
     setting, delta = (10_000, 4, 1000), Fraction(1, 10)
     counted = counted_above(*setting, delta, seed=0)
     rows = [
-        Row("drawn more than 275 times, expected", expected_above(*setting, delta), 323, "HDMLP 3.1"),
-        Row("drawn 275 times or more, expected", 10_000 * float(draw_counts(4, 1000)[275:].sum()), 378.2, "design"),
-        *(Row(f"drawn more than 275 times, node {node}", float(n), 329, "HDMLP 3.1") for node, n in enumerate(counted)),
+        Row("drawn more than 275 times, expected", expected_above(*setting, delta), 323, _HDMLP),
+        Row("drawn 275 times or more, expected", 10_000 * float(draw_counts(4, 1000)[275:].sum()), first=378.2),
+        *(Row(f"drawn more than 275 times, node {node}", float(n), 329, _HDMLP) for node, n in enumerate(counted)),
     ]
     _print("Access counts: 10,000 samples, 4 nodes, 1,000 epochs", rows)
 
 
+def print_lemma() -> None:
+    """Print for how many numbers of nodes, epochs and draws Lemma 1 of HDMLP holds."""
+    cases, wrong = lemma_1(most_nodes=6, most_epochs=24)
+    show(f"Lemma 1 of HDMLP, both bounds, up to 6 nodes and 24 epochs: {cases:,} cases, {wrong} of them wrong\n")
+
+
 def print_reuse() -> None:
     """Print the fraction of a node's draws that it repeats after more than 1,000 iterations."""
-    rows = [Row("in a run without end, %", 100 * share_longer(1000, 8, 562), 84.48, "design")]
-    for epochs, published, source in ((30, 79.8, "design"), (30, 80, "Lobster 3"), (50, 82.0, "design")):
-        rows.append(Row(f"in {epochs} epochs, %", 100 * share_longer(1000, 8, 562, epochs), published, source))
+    rows = [
+        Row("in a run without end, %", 100 * share_longer(1000, 8, 562), first=84.48),
+        Row("in 30 epochs, %", 100 * share_longer(1000, 8, 562, 30), 80, "Lobster 3", first=79.8),
+        Row("in 50 epochs, %", 100 * share_longer(1000, 8, 562, 50), first=82.0),
+    ]
     counted = reuse_distances(node_draws(562 * 64, 8, 30, seed=0), 562)
     rows.append(Row("in 30 epochs, counted, %", 100 * float((counted > 1000).mean()), 80, "Lobster 3"))
     _print("Reuse distances above 1,000 iterations: 8 nodes, 562 iterations an epoch", rows)
@@ -154,17 +166,16 @@ def print_hits() -> None:
     figures = [(rule, found[rule], hits) for rule, hits in HITS.items()]
     rows = []
     for rule, ours, hits in [*figures, ("next use, after ten epochs", steady, STEADY)]:
-        rows.append(Row(f"{rule}, %", 100 * ours, hits.design, "design"))
-        if hits.lobster is not None:
-            rows.append(Row(f"{rule}, %", 100 * ours, hits.lobster, "Lobster 5.5"))
+        where = "" if hits.printed is None else "Lobster 5.5"
+        rows.append(Row(f"{rule}, %", 100 * ours, hits.printed, where, hits.first))
     _print("Demand hits: 8 nodes that read for themselves, 29.6 % each, 50 epochs", rows)
     found, _ = hit_figures(nodes=1)
-    rows = [Row(f"{rule}, %", 100 * found[rule], 4.8 if rule == "lru" else 29.0, "design") for rule in ONE_NODE]
+    rows = [Row(f"{rule}, %", 100 * found[rule], first=4.8 if rule == "lru" else 29.0) for rule in ONE_NODE]
     _print("Demand hits: one node that draws every sample in each epoch", rows)
 
 
 ONE_NODE: Final = ("lru", "static", "belady")
-"""The rules that the design also tried on one node."""
+"""The rules that the first model also has on one node."""
 
 
 def print_threads() -> None:
@@ -176,17 +187,17 @@ def print_threads() -> None:
         ours = thread_figures(scene)
         rows = []
         for name, figure in figures.items():
-            rows.append(Row(f"{name}: iteration / training", ours[name].time, figure.time, "design"))
-            rows.append(Row(f"{name}: imbalanced, %", 100 * ours[name].imbalance, figure.imbalance, "design"))
+            rows.append(Row(f"{name}: iteration / training", ours[name].time, first=figure.time))
+            rows.append(Row(f"{name}: imbalanced, %", 100 * ours[name].imbalance, first=figure.imbalance))
             if figure.threads is not None:
-                rows.append(Row(f"{name}: threads", ours[name].threads, figure.threads, "design"))
+                rows.append(Row(f"{name}: threads", ours[name].threads, first=figure.threads))
         wrong = f", prediction off by {scene.prediction_error:.0%}" if scene.prediction_error else ""
         _print(f"Threads: {scene.local} local, {scene.remote} remote, {scene.budget} threads{wrong}", rows)
     _, queues = ThreadScene().draw()
     _, steps = binary_search(queues)
     rows = [
-        Row("steps of its search, mean", float(steps.mean()), 2.5, "design"),
-        Row("steps of its search, most", float(steps.max()), 6, "design"),
+        Row("steps of its search, mean", float(steps.mean()), first=2.5),
+        Row("steps of its search, most", float(steps.max()), first=6),
     ]
     _print("Algorithm 1, repaired: 0.3 local, 0.4 remote, 32 threads", rows)
     printed = as_printed(queues)
@@ -196,13 +207,18 @@ def print_threads() -> None:
 
 def _print(title: str, rows: Iterable[Row]) -> None:
     cells = [
-        (row.what, f"{row.ours:.2f}", f"{row.published:g}", f"{row.ours - row.published:+.2f}", row.source)
+        (row.what, f"{row.ours:.2f}", *_beside(row.ours, row.printed), row.where, *_beside(row.ours, row.first))
         for row in rows
     ]
-    show(f"{title}\n\n{table(('figure', 'ours', 'published', 'difference', 'source'), cells)}\n")
+    heads = ("figure", "ours", "printed", "difference", "where", "first model", "difference")
+    show(f"{title}\n\n{table(heads, cells)}\n")
+
+
+def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
+    return ("", "") if theirs is None else (f"{theirs:g}", f"{ours - theirs:+.2f}")
 
 
 def print_all() -> None:
     """Print all tables."""
-    for section in (print_frequency, print_reuse, print_hits, print_threads):
+    for section in (print_frequency, print_lemma, print_reuse, print_hits, print_threads):
         section()

@@ -35,8 +35,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_cell_is_exact_or_refused(judged: Judged, framework: str) -> None:
     """And the cures that a refusal names are exact."""
-    found = judged(framework)
-    assert {str(cell): verdict.message for cell, verdict in found.items() if verdict.word == WRONG} == {}
+    wrong = [f"{cell}: {verdict.message}" for cell, verdict in judged(framework).items() if verdict.word == WRONG]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,4 +1,4 @@
-"""Hits of a node's cache: the design's table, each rule against a slow model, and what no rule can do."""
+"""Hits of a node's cache: the first model's table, each rule against a slow model, and what no rule can do."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def best_possible(draws: Sequence[int], capacity: int) -> int:
 
 @pytest.mark.slow
 def test_eight_nodes_have_the_hits_of_the_table() -> None:
-    """29.6 % each, 50 epochs, 20,000 samples: every rule within one point of the design's figure."""
+    """29.6 % each, 50 epochs, 20,000 samples: every rule within one point of the first model's figure."""
     found, steady = hit_figures(nodes=8)
     for rule, figure in HITS.items():
-        assert 100 * found[rule] == pytest.approx(figure.design, abs=1), rule
-    assert 100 * steady == pytest.approx(STEADY.design, abs=1)
+        assert 100 * found[rule] == pytest.approx(figure.first, abs=1), rule
+    assert 100 * steady == pytest.approx(STEADY.first, abs=1)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Loading threads on Lobster's node: the design's tables, Algorithm 1 as printed, and the models of the scene."""
+"""Loading threads on Lobster's node: the first model's tables, Algorithm 1 as printed, and the models of the scene."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""
 
 NOT_REACHED = {(scenes[2], "algorithm 1"), (scenes[3], "least")}
-"""Imbalances that are more than three points from the design's: 36.4 and 42 %, 24.2 and 28 %."""
+"""Imbalances that are more than three points from the first model's: 36.4 and 42 %, 24.2 and 28 %."""
 
 
 @pytest.mark.slow
