@@ -14,6 +14,7 @@ from brand.node.decide.state.epoch import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
 from tests.node.preparing import WANTS, PreparingWorld
+from tests.node.world import World
 from tests.rounds import examples
 
 
@@ -144,3 +145,25 @@ def test_ranks_and_jobs_of_any_speed_are_all_prepared_for(count: int) -> None:
             assert np.count_nonzero(world.answered[-1].state & PREPARED) == len(positions)
     facts = world.preparing.facts()
     assert (facts["fetched_decoded"], facts["fetched_encoded"]) == (280, 0)
+
+
+def test_two_ranks_that_wait_are_both_prepared_for() -> None:
+    """Two preparers start while both wait: each works for another rank, not both for the one that asked first."""
+    world = PreparingWorld([60] * 240, 8, 800, second=4000, count=2)
+    run = world.register(1, group_chunks=3, stripe=4, seed=1)
+    world.register(2, group_chunks=3, stripe=4, seed=1)
+    for client in (1, 2):
+        world.want(client, run, WANTS[:1])
+        world.begin(client, run, 0, rank=client - 1, replicas=2)
+    for client in (1, 2):
+        assert world.draw(client, run, 0, range(client - 1, 80, 2))
+    while world.step() or world.reads or world.jobs:
+        World._finish_one(world)  # of the reads only: no preparer starts yet
+    assert len(world.starting) == 2
+    world.is_ready()
+    world.is_ready()
+    world.step()
+    plan = world.core.epochs.lives[RunNumber(run), 0].live
+    assert plan is not None
+    ranks = {plan.epoch.plan.sample_of.tolist().index(world.places(task)[0]) % 2 for task in world.tasks.values()}
+    assert ranks == {0, 1}

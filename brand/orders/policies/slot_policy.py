@@ -134,8 +134,8 @@ class Slots(OrderChoice):
         if setting.ranks % setting.nodes:
             raise UsageError(
                 f"order 'slots' plans what each node sends to the ranks of the others, and {setting.nodes} nodes "
-                f"cannot have equally many of {counted(setting.ranks, 'rank')}. Start equally many on each node, and make the "
-                "sampler after torch.distributed is initialised, or give it num_replicas= and rank=; or use "
+                f"cannot have equally many of {counted(setting.ranks, 'rank')}. Start equally many on each node, and "
+                "make the sampler after torch.distributed is initialised, or give it num_replicas= and rank=; or use "
                 "order='stripes', which any number of ranks can draw"
             )
         remote = setting.remote()

@@ -156,8 +156,12 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
             return []
         found = self._aheads.queues(self._memory, self._residents.kept, batch, WINDOW, now_s)
         self._empty_s = -np.inf if found else now_s
+        return self.choose(found, working, budget)
+
+    def choose(self, found: Sequence[NextToDecode], working: Mapping[Queue, int], budget: int) -> list[NextToDecode]:
+        """Return those of these samples that the next of `budget` decode workers decodes, as `next`."""
         if len(found) < 2:
-            return found
+            return list(found)
         chosen = self._allotting.choose(found, [self._bytes(each.places) for each in found], working, budget)
         soonest = min(found, key=lambda each: each.lead)
         return [chosen] if chosen is soonest else [chosen, soonest]

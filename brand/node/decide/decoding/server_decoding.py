@@ -1,8 +1,9 @@
 """Which samples do the decode workers of a node decode next, and which decoded samples does a draw get?
 
-Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
-memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
-batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
+Samples that waiting draws lack come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
+memory for decoded samples reaches. Of both, `DecodeQueue` says for which rank a worker decodes. A worker gets the raw
+pages of a batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's
+memory.
 
 A draw waits only for samples that will be decoded. Its client decodes a sample itself if no worker is left, memory is
 full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it.
@@ -206,9 +207,12 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
 
     def _next(self, now_s: float) -> NextToDecode | None:
         """Return the samples to decode next, at most as many as memory has space for."""
-        lacking = self._lacking(self._epochs.lives.draws())
         working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
-        choices = self._choices.next(working, self.workers.alive, BATCH, now_s) if lacking is None else [lacking]
+        lacking = list(self._lacking(self._epochs.lives.draws(), now_s))
+        if lacking:
+            choices = self._choices.choose(lacking, working, self.workers.alive)
+        else:
+            choices = self._choices.next(working, self.workers.alive, BATCH, now_s)
         for found in choices:
             places = self._with_room(found, now_s)
             self._full = not len(places)
@@ -228,8 +232,9 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
         return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
 
-    def _lacking(self, draws: Iterable[Draw]) -> NextToDecode | None:
-        """Return the samples that the oldest waiting draw lacks, or None if no draw lacks any."""
+    def _lacking(self, draws: Iterable[Draw], now_s: float) -> Iterator[NextToDecode]:
+        """Yield for each rank the samples that its oldest waiting draw lacks, if any. They are late since it waits."""
+        seen = set[Queue]()
         for draw in draws:
             live = self._epochs.get(draw.key)
             wants = self.specs.of(draw.client, draw.key[0])
@@ -239,10 +244,10 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
                 places = places[self._residents.present(places)]
                 places = places[self.memory[want].states(places) == RAW]
                 places = places[~self._strikes.has_strikes(want, places)]
-                if len(places):
-                    queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
-                    return NextToDecode(queue, want, places[:BATCH], 0.0, 0.0)
-        return None
+                queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
+                if len(places) and queue not in seen:
+                    seen.add(queue)
+                    yield NextToDecode(queue, want, places[:BATCH], 0.0, draw.since_s - now_s)
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
         """Return the first of these samples, and others to decode with it. A sample that ended a worker is alone.
