@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from brand.node.setup.choose import Facts, choose_order
+from brand.orders import Shared
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
-from brand.orders.policies.other_systems import CoordlPolicy
-from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.other_systems import CoorDL, CoordlPolicy
+from brand.orders.policies.stripe_policy import LapPolicy, StripePolicy
 
 ORDER = Order("0" * 32, 1000, 64, 3, CoordlPolicy(4, 8, 2, 100))
 
@@ -41,6 +43,21 @@ def test_an_order_there_and_back() -> None:
     assert Order.from_json(value) == ORDER
     assert ORDER.policy.common != CoordlPolicy(4, 8, 3, 100).common
     assert not ORDER.policy.rejoins
+
+
+def test_jobs_that_share_shuffle_in_half_of_the_memory() -> None:
+    """The rest holds what one has read until the others draw it; jobs in lock step are within a quarter of it."""
+    facts = Facts("0" * 32, 60_000, 64, 600.0, 40_000)
+    half = choose_order(facts, 0, "stripes", 1 / 32, None).policy
+    assert isinstance(half, StripePolicy)
+    for option in (Shared(), CoorDL(jobs=2)):
+        policy = choose_order(facts, 0, option, 1 / 16, None).policy
+        assert isinstance(policy, LapPolicy)
+        assert (policy.group_chunks, policy.stripe) == (half.group_chunks, half.stripe)
+    assert isinstance(policy, CoordlPolicy)
+    assert policy.window == 60_000 // 64
+    large = choose_order(facts, 0, "stripes", 1 / 4, None).policy
+    assert choose_order(facts, 0, "shared", 1 / 4, None).policy.group_chunks == large.group_chunks
 
 
 def test_what_cannot_be_is_refused() -> None:

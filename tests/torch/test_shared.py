@@ -140,6 +140,39 @@ def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
     assert read < 1.5, "two jobs read each sample for themselves"
 
 
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60,000 records of 600 bytes."""
+    rng, target = np.random.default_rng(0), tmp_path_factory.mktemp("sets") / "records.brand"
+    pack(({"data": rng.bytes(600)} for _ in range(60_000)), target, {"data": "bytes"}, chunk_size=64, jobs=1)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("times", "most"), [(1, 0.55), (4, 0.95)])
+def test_in_little_memory_jobs_read_less_than_each_alone(records: Path, times: int, most: float) -> None:
+    """Memory for a sixteenth; the first job is so many times as fast. Reads over those of separate jobs."""
+    with running_server(records, memory=1 / 16) as server:
+        list(BrandLoader(job(server, "alone", order="stripes"), 100))
+        alone = server.facts()["read_bytes"]
+    with running_server(records, memory=1 / 16) as server:
+        fast, slow = (endless(BrandLoader(job(server, name), 100, prefetch_batches=2)) for name in ("fast", "slow"))
+        for _ in range(300):
+            for _ in range(times):
+                next(fast)
+            next(slow)
+        facts = server.facts()
+    epochs = 300 * (times + 1) / 600
+    assert facts["read_bytes"] <= most * epochs * alone
+    assert facts["direct"] <= 0.01 * facts["fetched"]
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """The batches of epoch after epoch."""
+    while True:
+        yield from loader
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [16, 400, 1184])
 def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: RunningServer, late: int) -> None:

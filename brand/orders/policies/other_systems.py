@@ -168,11 +168,12 @@ class CoordlPolicy(LapPolicy):
 class CoorDL(OrderChoice):
     """A baseline, to compare with `Shared()`: the coordinated preparation of CoorDL (Mohan et al., PVLDB 14(5), 2021).
 
-    All jobs have the order of `Stripes()` and go in lock step, at the speed of the slowest job, on one node.
+    All jobs have the order of `Stripes()` with half of the memory, and go in lock step on one node, at the speed of the
+    slowest job.
 
     Args:
         jobs: Jobs that begin together.
-        window: Samples that a job may be ahead of another job.
+        window: Samples that a job may be ahead of another job; at most a quarter of what memory holds.
     """
 
     policy: ClassVar[type[CoordlPolicy]] = CoordlPolicy
@@ -181,12 +182,16 @@ class CoorDL(OrderChoice):
     window: int = WINDOW
 
     def choose_policy(self, setting: Setting) -> CoordlPolicy:
-        """Return the numbers, those of `Stripes()` among them."""
+        """Return the numbers, those of `Stripes()` among them.
+
+        Half of a small memory is the shuffle buffer, and half of the rest is for the distance between the jobs.
+        """
         if setting.nodes > 1:
             raise UsageError(BY_ONE_NODE)
-        laps = Stripes().choose_policy(setting)
+        laps = Stripes().choose_policy(replace(setting, held=setting.held / 2))
+        window = min(self.window, max(1, int(setting.held / 4)))
         try:
-            return CoordlPolicy(laps.group_chunks, laps.stripe, self.jobs, self.window)
+            return CoordlPolicy(laps.group_chunks, laps.stripe, self.jobs, window)
         except ValueError as error:
             raise UsageError(f"CoorDL(...): {error}") from None
 

@@ -113,7 +113,7 @@ class SharedPolicy(LapPolicy):
 class Shared(OrderChoice):
     """For jobs that train on one data set at the same time, with one data server: one read serves all jobs.
 
-    The order is that of `Stripes()`. Jobs follow the fastest job, each at its own speed.
+    The order is that of `Stripes()` with half of the memory. Jobs follow the fastest job, each at its own speed.
 
     Args:
         rejoin: Whether a job joins the other jobs again within an epoch if its speed has changed. If it is False, a run
@@ -124,8 +124,11 @@ class Shared(OrderChoice):
     rejoin: bool = True
 
     def choose_policy(self, setting: Setting) -> SharedPolicy:
-        """Return the numbers, those of `Stripes()` among them."""
-        laps = Stripes().choose_policy(setting)
+        """Return the numbers, those of `Stripes()` among them.
+
+        Half of a small memory is the shuffle buffer. The rest holds what one job has read until the others draw it.
+        """
+        laps = Stripes().choose_policy(replace(setting, held=setting.held / 2))
         return SharedPolicy(laps.group_chunks, laps.stripe, int(self.rejoin))
 
 
