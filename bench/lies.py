@@ -23,7 +23,6 @@ import random
 import secrets
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -54,8 +53,8 @@ from tests.tools.liar import (
     LyingRound,
     OrderName,
     make_sets,
+    ranks,
     run_ranks,
-    take_epochs,
 )
 
 COLUMNS: Final = tuple(f"{cluster} {node}" for cluster in ("whole", "parts") for node in (0, 2))
@@ -150,9 +149,7 @@ def play(both: Sequence[Cluster], number: int, seed: int, *, honest: bool) -> Ly
     for cluster, order in product(both, ORDERS):
         cluster.turn(lies, 0.0 if honest else share)
         job = f"{order} {rng.choice([0, number])}"
-        for rank, node in enumerate(HONEST):
-            given = (cluster.folders[node], cluster.addresses[node], order, rank, result, epochs, job)
-            threads.append(threading.Thread(target=take_epochs, args=given, daemon=True))
+        threads += ranks(cluster.folders, cluster.addresses, order, result, epochs, job)
     run_ranks(threads, result)
     if not all(process.is_alive() for cluster in both for process in cluster.processes):
         result.wrong.append("a node has ended")

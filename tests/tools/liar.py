@@ -277,13 +277,7 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
             stack.enter_context(mock.patch(name, limit))
         stack.enter_context(mock.patch("brand.cluster.process.PeerStreams", network))
         cluster = stack.enter_context(running_cluster(folders, nodes=NODES, memory=0.5))
-        threads = [
-            threading.Thread(
-                target=take_epochs, args=(folders[node], cluster.addresses[node], order, rank, result), daemon=True
-            )
-            for rank, node in enumerate((0, 2))
-        ]
-        run_ranks(threads, result)
+        run_ranks(ranks(folders, cluster.addresses, order, result), result)
         result.wrong += [
             f"node {node} has ended" for node, server in cluster.servers.items() if not server.thread.is_alive()
         ]
@@ -295,6 +289,24 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
         result.wrong.append(f"{most / 1e6:,.0f} MB")
     result.outcome = "wrong" if result.wrong else "refused" if result.errors else "right"
     return result
+
+
+def ranks(
+    folders: Sequence[Path],
+    addresses: Sequence[str],
+    order: OrderName,
+    result: LyingRound,
+    epochs: range = range(EPOCHS),
+    job: str | None = None,
+) -> list[threading.Thread]:
+    """Return the ranks of a round, one on each node. The one on the node that lies is started, and does not count."""
+    threads = []
+    for node in range(NODES):
+        counts = result if node != LIAR else LyingRound(result.number)
+        given = (folders[node], addresses[node], order, node, counts, epochs, job)
+        threads.append(threading.Thread(target=take_epochs, args=given, daemon=True))
+    threads.pop(LIAR).start()
+    return threads
 
 
 def run_ranks(threads: Sequence[threading.Thread], result: LyingRound) -> None:
@@ -314,17 +326,17 @@ def take_epochs(
     order: OrderName,
     rank: int,
     result: LyingRound,
-    epochs: range = range(EPOCHS),
-    job: str | None = None,
+    epochs: range,
+    job: str | None,
 ) -> None:
-    """Take epochs as one of two ranks, and compare each sample. An error of Brand's ends it."""
+    """Take epochs as the rank of a node, and compare each sample. An error of Brand's ends it."""
     data_set = BrandDataset(path, server=address, order=order, job=job)
     try:
-        sampler = BrandSampler(data_set, num_replicas=2, rank=rank)
+        sampler = BrandSampler(data_set, num_replicas=NODES, rank=rank)
         data = StoredDataSet(path)
         for epoch in epochs:
             sampler.set_epoch(epoch)
-            plan = data.indices(sampler.order.plan(epoch).sample_of).tolist()[rank::2]
+            plan = data.indices(sampler.order.plan(epoch).sample_of).tolist()[rank::NODES]
             tickets, found = list(sampler), list[int]()
             for first in range(0, len(tickets), BATCH):
                 for sample in data_set.__getitems__(tickets[first : first + BATCH]):

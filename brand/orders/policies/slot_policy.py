@@ -125,7 +125,7 @@ class Slots(OrderChoice):
 
     def __post_init__(self) -> None:
         if self.window is not None and not (type(self.window) is int and 0 <= self.window <= MAX_POSITIONS):
-            raise UsageError(f"Slots(window={self.window!r}): a whole number of draws from 0 on is needed, or None")
+            raise UsageError(f"Slots(window={self.window!r}): a whole number of positions from 0 on is needed, or None")
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
         """Return the numbers. Nodes use their memories together, and plans contain the samples that they send ahead."""
@@ -136,7 +136,7 @@ class Slots(OrderChoice):
                 f"order 'slots' plans what each node sends to the ranks of the others, and {setting.nodes} nodes "
                 f"cannot have equally many of {counted(setting.ranks, 'rank')}. Start equally many on each node, and "
                 "make the sampler after torch.distributed is initialised, or give it num_replicas= and rank=; or use "
-                "order='stripes', which any number of ranks can draw"
+                "order='stripes', which any number of ranks can fetch"
             )
         remote = setting.remote()
         n = setting.group_chunks((setting.held - remote) * setting.nodes)
