@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -15,31 +15,25 @@ from tests.matrix.verdicts import WRONG, Matrix, Verdict
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(3600)]
 
-Judged = Callable[[str], dict[Cell, Verdict]]
+Judged = Mapping[str, Mapping[Cell, Verdict]]
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
-    """A function: the verdicts of the cells of a framework that are drawn."""
-    matrix, found = Matrix(tmp_path_factory.mktemp("matrix")), dict[str, dict[Cell, Verdict]]()
-
-    def of(framework: str) -> dict[Cell, Verdict]:
-        if framework not in found:
-            found[framework] = matrix.of(framework).judge([cell for cell in draw() if cell.framework == framework])
-        return found[framework]
-
-    yield of
+    """The verdicts of the cells that are drawn, by framework."""
+    matrix = Matrix(tmp_path_factory.mktemp("matrix"))
+    yield matrix.judge(FRAMEWORKS, draw())
     matrix.end()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_cell_is_exact_or_refused(judged: Judged, framework: str) -> None:
     """And the cures that a refusal names are exact."""
-    wrong = [f"{cell}: {verdict.message}" for cell, verdict in judged(framework).items() if verdict.word == WRONG]
+    wrong = [f"{cell}: {verdict.message}" for cell, verdict in judged[framework].items() if verdict.word == WRONG]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_page_has_its_row(judged: Judged, framework: str) -> None:
     """Written by `python -m tests.matrix.run FRAMEWORK --page`."""
-    assert row(framework, judged(framework)) in PAGE.read_text(encoding="utf-8")
+    assert row(framework, judged[framework]) in PAGE.read_text(encoding="utf-8")

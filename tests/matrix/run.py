@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -40,16 +42,16 @@ def main() -> None:
     chosen = [cell for cell in every if re.search(options.only, str(cell))]
     chosen = chosen if options.all or options.only else draw(options.seed)
     with tempfile.TemporaryDirectory() as name, forked_starts():
-        matrix, judged = Matrix(Path(name)), dict[str, dict[Cell, Verdict]]()
-        for framework in options.frameworks or FRAMEWORKS:
-            verdicts = matrix.of(framework)
-            found = judged[framework] = verdicts.judge([cell for cell in chosen if cell.framework == framework], show)
-            words = Counter(verdict.word for verdict in found.values())
-            counted = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
-            used = f"{verdicts.wall_s:.0f} s, {verdicts.cpu_s:.0f} CPU-seconds"
-            followed = f"{len(verdicts.followed)} cures followed"
-            sys.stdout.write(f"{framework}: {len(found)} cells: {counted}; {followed}; {used}\n")
+        matrix, begin_s = Matrix(Path(name)), time.monotonic()
+        judged = matrix.judge(options.frameworks or FRAMEWORKS, chosen, show)
         matrix.end()
+    for framework, found in judged.items():
+        words = Counter(verdict.word for verdict in found.values())
+        counted = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+        followed = f"{len(matrix.of(framework).followed)} cures followed"
+        sys.stdout.write(f"{framework}: {len(found)} cells: {counted}; {followed}\n")
+    used_s = sum(os.times()[:4])
+    sys.stdout.write(f"{time.monotonic() - begin_s:.0f} s, {used_s:.0f} CPU-seconds\n")
     if options.page:
         write(judged)
     sys.exit(any(verdict.word == WRONG for found in judged.values() for verdict in found.values()))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.matrix.cells import DEFAULTS, FITS, LOADERS, Cell, makes_sense
+from tests.matrix.cells import DEFAULTS, FITS, FRAMEWORKS, LOADERS, Cell, makes_sense
 from tests.matrix.jobs import Job, make_data
 from tests.matrix.judge import model_of, phases, wrong
 from tests.matrix.loops import Outcome, Samples, Task
@@ -53,6 +51,23 @@ class Matrix:
             self._frameworks[framework] = Verdicts(framework, self, work)
         return self._frameworks[framework]
 
+    def judge(
+        self, frameworks: Sequence[str], cells: Sequence[Cell], show: Show = lambda *_: None
+    ) -> dict[str, dict[Cell, Verdict]]:
+        """Return the verdicts of the cells of some frameworks, by framework. `show` gets each of them.
+
+        Three frameworks at a time: their processes wait for each other most of the time. The plain loop comes first and
+        alone, because it has cures of others.
+        """
+        mine = {framework: [cell for cell in cells if cell.framework == framework] for framework in frameworks}
+        every = [self.of(framework) for framework in frameworks]
+        first = [verdicts for verdicts in every if verdicts.framework == next(iter(FRAMEWORKS))]
+        found = [verdicts.judge(mine[verdicts.framework], show) for verdicts in first]
+        others = [verdicts for verdicts in every if verdicts not in first]
+        with ThreadPoolExecutor(3) as pool:
+            found += pool.map(lambda verdicts: verdicts.judge(mine[verdicts.framework], show), others)
+        return dict(zip((verdicts.framework for verdicts in first + others), found, strict=True))
+
     def end(self) -> None:
         """End all processes."""
         for verdicts in self._frameworks.values():
@@ -71,11 +86,10 @@ class Verdicts:
         self._found: dict[Cell, Verdict] = {}
         self.followed: set[Cell] = set()
         """The cells that were run as the cure of another one."""
-        self.wall_s = self.cpu_s = 0.0
 
     def judge(self, cells: Iterable[Cell], show: Show = lambda *_: None) -> dict[Cell, Verdict]:
         """Return the verdicts of these cells. `show` gets each of them."""
-        begin, used, found = time.monotonic(), _cpu_s(), dict[Cell, Verdict]()
+        found = dict[Cell, Verdict]()
 
         def judge_some(some: list[Cell]) -> None:
             for cell in some:
@@ -88,7 +102,6 @@ class Verdicts:
                 list(pool.map(judge_some, of_ranks))
         finally:
             self.end()
-        self.wall_s, self.cpu_s = time.monotonic() - begin, _cpu_s() - used
         return found
 
     def end(self) -> None:
@@ -171,8 +184,3 @@ class Verdicts:
         (stock,) = self._runs[task][0]
         assert stock.end == "finished", f"{task.cell} without Brand: {stock}"
         return bool(outcomes[0].facts["weights"] == stock.facts["weights"])
-
-
-def _cpu_s() -> float:
-    """The CPU-seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])

@@ -35,8 +35,10 @@ def _to_mixin(cell: Cell) -> Cell:
 
 
 def _without_stream(cell: Cell) -> Cell:
-    """A `StatefulDataLoader` is no loader around a `BrandLoader`; for Accelerate, the message names `prepare`."""
+    """A `StatefulDataLoader` is no loader around a `BrandLoader`; a message may name `prepare` or the mixin."""
     cell = replace(cell, loader="BrandLoader")
+    if cell.framework == "HF Trainer":
+        return _to_mixin(cell)
     if cell.framework == "StatefulDataLoader":
         return replace(cell, framework="plain loop", said=PAGE)
     return replace(cell, said=PAGE) if cell.framework == "Accelerate" else cell
