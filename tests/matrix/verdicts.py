@@ -56,14 +56,15 @@ class Matrix:
     ) -> dict[str, dict[Cell, Verdict]]:
         """Return the verdicts of the cells of some frameworks, by framework. `show` gets each of them.
 
-        Three frameworks at a time: their processes wait for each other most of the time. The plain loop comes first and
-        alone, because it has cures of others.
+        Three frameworks at a time, because their processes wait for each other most of the time: the longest ones first,
+        after the plain loop, which has cures of others.
         """
         mine = {framework: [cell for cell in cells if cell.framework == framework] for framework in frameworks}
         every = [self.of(framework) for framework in frameworks]
         first = [verdicts for verdicts in every if verdicts.framework == next(iter(FRAMEWORKS))]
         found = [verdicts.judge(mine[verdicts.framework], show) for verdicts in first]
-        others = [verdicts for verdicts in every if verdicts not in first]
+        others = [verdicts for verdicts in reversed(every) if verdicts not in first]
+        others.sort(key=lambda verdicts: -len(mine[verdicts.framework]))
         with ThreadPoolExecutor(3) as pool:
             found += pool.map(lambda verdicts: verdicts.judge(mine[verdicts.framework], show), others)
         return dict(zip((verdicts.framework for verdicts in first + others), found, strict=True))
