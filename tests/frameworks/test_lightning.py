@@ -206,6 +206,18 @@ def test_a_loader_without_a_state_does_not_resume_inside_an_epoch(make: Any, len
         resumed(make, lengths, 7, tmp_path)
 
 
+def test_a_stream_goes_on_with_the_next_epoch(lengths: Path, tmp_path: Path) -> None:
+    """After a checkpoint at an epoch's end. Lightning 2.5 then makes two iterators, and tells neither an epoch."""
+    whole, first, second = Regression(), Regression(), Regression()
+    trainer().fit(whole, streamed(lengths))
+    begun = trainer(max_epochs=EPOCHS - 1)
+    begun.fit(first, streamed(lengths))
+    begun.save_checkpoint(tmp_path / "kept.ckpt")
+    trainer().fit(second, streamed(lengths), ckpt_path=tmp_path / "kept.ckpt")
+    assert first.trained + second.trained == whole.trained
+    assert second.weights() == whole.weights()
+
+
 def pair(path: Path) -> Any:
     """A long loader, and a short one that begins again while the long one lasts."""
     short = BrandLoader(dataset := opened(path), BATCH, sampler=BrandSampler(dataset, subset=range(200)))

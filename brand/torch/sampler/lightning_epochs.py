@@ -135,14 +135,18 @@ def trainer_epoch() -> TrainerEpoch | None:
 
 
 def first_epoch() -> int | None:
-    """Return the epoch that a Trainer will set for the loader whose iterator it makes now; None if it makes none.
+    """Return the epoch that a Trainer will train from the iterator that it makes now; None if it makes none.
 
-    Worker processes fetch from the calling sampler as soon as their loader has an iterator, before the epoch is set.
+    Worker processes fetch from the calling sampler as soon as their loader has an iterator, before the epoch is set. A
+    stream is told no epoch. If Lightning 2.5 resumes, it makes two iterators of the first epoch.
     """
-    loop: Any = caller("setup_data") if _in_use() else None
-    if not hasattr(loop, "restarted_mid_epoch"):
+    if not _in_use():
         return None
-    return int(loop.epoch_progress.current.processed) + int(_after_last(loop))
+    loop: Any = caller("setup_data")
+    if hasattr(loop, "restarted_mid_epoch"):
+        return int(loop.epoch_progress.current.processed) + int(_after_last(loop))
+    loop = caller("on_run_start")
+    return int(loop.trainer.current_epoch) if type(loop).__name__ == "_TrainingEpochLoop" else None
 
 
 def _after_last(loop: Any) -> bool:
