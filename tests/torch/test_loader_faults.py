@@ -399,6 +399,41 @@ def test_a_script_that_ends_within_an_iteration_says_nothing(small: Path) -> Non
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+COLLECTED = """
+import concurrent.futures.thread as pools, gc, sys, threading, time
+from brand.torch import BrandDataset, BrandLoader
+
+batches = iter(BrandLoader(BrandDataset(sys.argv[1], server="none"), 1, num_workers=1, prefetch_batches=4))
+next(batches)
+time.sleep(0.2)
+gc.disable()
+pools._global_shutdown_lock.acquire()
+next(batches)
+time.sleep(0.5)  # the producer now waits for the lock of all pools
+circle = [batches]
+circle.append(circle)
+del batches, circle
+gc.collect()
+pools._global_shutdown_lock.release()
+end = time.monotonic() + 300
+while any(thread.name in ("brand-draw", "brand-close") for thread in threading.enumerate()):
+    assert time.monotonic() < end, threading.enumerate()
+    time.sleep(0.01)
+print("ended")
+"""
+
+
+@pytest.mark.slow
+def test_the_garbage_collector_may_run_in_a_thread_that_holds_the_lock_of_all_pools(tmp_path: Path) -> None:
+    """As `submit` does while it starts a thread. The producer needs that lock before it can stop."""
+    pack([{"n": n} for n in range(64)], tmp_path / "small.brand", {"n": "int"}, jobs=1)
+    ended = subprocess.run(
+        [sys.executable, "-c", COLLECTED, tmp_path / "small.brand"],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=Path(__file__).parents[2], check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "ended\n"), ended.stderr
+
+
 @pytest.mark.slow
 def test_the_garbage_collector_may_close_an_iteration_whose_thread_is_ending(tmp_path: Path) -> None:
     """Python 3.11 forgets the lock of such a thread, and `Thread.join` waits for ever."""

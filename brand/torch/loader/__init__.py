@@ -5,6 +5,7 @@ tensors    its batches: tensors, collated as PyTorch does it
 arrays     ArrayLoader: batches of NumPy arrays, without PyTorch
 core       the part of both that does not depend on the form of batches
 iteration  one iteration: its threads, and the order of batches
+collected  how an iteration is closed that the garbage collector finalises
 batches    sources of batches, and batches made of columns
 threads    the number of threads that feed the loop, and the pool that obeys it
 timing     time by stage, and data stalls of the training loop by cause

@@ -33,6 +33,7 @@ from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import BatchForm, Ints, SamplerBatches, assemble
+from brand.torch.loader.collected import close_safely
 from brand.torch.loader.copies import ThreadCopy, copy_for_thread
 from brand.torch.loader.seeds import seed_of, seed_of_batch, seed_of_job
 from brand.torch.loader.threads import Gate, PaceWindows
@@ -205,7 +206,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             raise
         finally:
             self._waits.stop_waiting()
-            self.close()
+            close_safely(self.close)
 
     def _begin(self) -> None:
         """Prepare the measurements before the first batch. A rank that draws reports to its server."""
