@@ -52,7 +52,7 @@ class Matrix:
         return self._frameworks[framework]
 
     def judge(
-        self, frameworks: Sequence[str], cells: Sequence[Cell], show: Show = lambda *_: None
+        self, frameworks: Iterable[str], cells: Sequence[Cell], show: Show = lambda *_: None
     ) -> dict[str, dict[Cell, Verdict]]:
         """Return the verdicts of the cells of some frameworks, by framework. `show` gets each of them.
 
@@ -60,7 +60,7 @@ class Matrix:
         after the plain loop, which has cures of others.
         """
         mine = {framework: [cell for cell in cells if cell.framework == framework] for framework in frameworks}
-        every = [self.of(framework) for framework in frameworks]
+        every = [self.of(framework) for framework in mine]
         first = [verdicts for verdicts in every if verdicts.framework == next(iter(FRAMEWORKS))]
         found = [verdicts.judge(mine[verdicts.framework], show) for verdicts in first]
         others = [verdicts for verdicts in reversed(every) if verdicts not in first]
