@@ -56,8 +56,8 @@ class Matrix:
     ) -> dict[str, dict[Cell, Verdict]]:
         """Return the verdicts of the cells of some frameworks, by framework. `show` gets each of them.
 
-        Three frameworks at a time, because their processes wait for each other most of the time: the longest ones first,
-        after the plain loop, which has cures of others.
+        Three frameworks at a time, because their processes wait for each other most of the time: the longest ones
+        first, after the plain loop, which has cures of others.
         """
         mine = {framework: [cell for cell in cells if cell.framework == framework] for framework in frameworks}
         every = [self.of(framework) for framework in mine]
