@@ -125,7 +125,7 @@ except BrandError as error:
 
 
 def by_hand(path: Path, jobs: Sequence[str], order: str = "stripes", nodes: int = 2) -> list[Any]:
-    """What ranks say that a launcher has not started; the first are each on a node of their own."""
+    """Return what each rank prints. No launcher starts the ranks, and they attach to the nodes in turn."""
     with running_cluster(path, nodes=nodes, memory=0.5) as cluster, ExitStack() as stack:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")
         processes = [
@@ -153,7 +153,7 @@ def test_ranks_by_hand_need_a_name_for_their_job(texts: Path) -> None:
 
 
 def test_slots_are_planned_for_the_ranks_that_are_given(texts: Path) -> None:
-    """Of three ranks by hand on three nodes: requests as planned, no direct read; four ranks or one are refused."""
+    """Three ranks on three nodes request what the plan says, and read nothing directly. Four or one are refused."""
     said = by_hand(texts, ["a"] * 3, "slots", nodes=3)
     plan = said[0][2]
     assert (plan["nodes"], plan["ranks"]) == (3, 3)

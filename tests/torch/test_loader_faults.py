@@ -403,13 +403,17 @@ COLLECTED = """
 import concurrent.futures.thread as pools, gc, sys, threading, time
 from brand.torch import BrandDataset, BrandLoader
 
-batches = iter(BrandLoader(BrandDataset(sys.argv[1], server="none"), 1, num_workers=1, prefetch_batches=4))
+loader = BrandLoader(BrandDataset(sys.argv[1], server="none"), 1, num_workers=1, prefetch_batches=4)
+batches = iter(loader)
 next(batches)
-time.sleep(0.2)
+iteration = loader._epoch
 gc.disable()
 pools._global_shutdown_lock.acquire()
-next(batches)
-time.sleep(0.5)  # the producer now waits for the lock of all pools
+while sys._current_frames()[iteration._thread.ident].f_code is not pools.ThreadPoolExecutor.submit.__code__:
+    if not iteration._ready.empty():
+        next(batches)
+    time.sleep(0.01)
+del iteration, loader  # the producer waits for the lock of all pools
 circle = [batches]
 circle.append(circle)
 del batches, circle

@@ -149,20 +149,23 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("times", "most"), [(1, 0.55), (4, 0.95)])
-def test_in_little_memory_jobs_read_less_than_each_alone(records: Path, times: int, most: float) -> None:
-    """Memory for a sixteenth; the first job is so many times as fast. Reads over those of separate jobs."""
+@pytest.mark.parametrize(("times", "turns", "most"), [(1, 600, 0.55), (4, 300, 0.95)])
+def test_in_little_memory_jobs_read_less_than_each_alone(records: Path, times: int, turns: int, most: float) -> None:
+    """Memory for a sixteenth; the first job is so many times as fast. Reads over those of separate jobs.
+
+    The server may be ahead of the jobs by all of its memory: in the first case, 0.03 of the reads of separate jobs.
+    """
     with running_server(records, memory=1 / 16) as server:
         list(BrandLoader(job(server, "alone", order="stripes"), 100))
         alone = server.facts()["read_bytes"]
     with running_server(records, memory=1 / 16) as server:
         fast, slow = (endless(BrandLoader(job(server, name), 100, prefetch_batches=2)) for name in ("fast", "slow"))
-        for _ in range(300):
+        for _ in range(turns):
             for _ in range(times):
                 next(fast)
             next(slow)
         facts = server.facts()
-    epochs = 300 * (times + 1) / 600
+    epochs = turns * (times + 1) / 600
     assert facts["read_bytes"] <= most * epochs * alone
     assert facts["direct"] <= 0.01 * facts["fetched"]
 

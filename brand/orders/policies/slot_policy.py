@@ -131,7 +131,7 @@ class Slots(OrderChoice):
         """Return the numbers. Nodes use their memories together, and plans contain the samples that they send ahead."""
         if setting.nodes == 1:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)
-        if setting.ranks % setting.nodes:
+        if not setting.ranks or setting.ranks % setting.nodes:
             raise UsageError(
                 f"order 'slots' plans what each node sends to the ranks of the others, and {setting.nodes} nodes "
                 f"cannot have equally many of {counted(setting.ranks, 'rank')}. Start equally many on each node, and "

@@ -79,7 +79,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
     ) -> AccessSequence:
         port = self.port
         order = port.order(seed, subset, replicas=replicas) if shuffle else port.order_of_indices(seed, subset)
-        return OfOneSet(self.port, order, seed, origin, shuffle=shuffle)
+        return OfOneSet(port, order, seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without a version number."""

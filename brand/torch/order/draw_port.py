@@ -82,7 +82,7 @@ class DrawPort(Reprs, shows="name resolver"):
 
     def order_of_indices(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """Return an order that nobody draws, for a sampler that yields the indices of a subset: no server is asked."""
-        order = choose_order(facts_of(self.data), seed, "stripes", None, None)
+        order = choose_order(facts_of(self.data), seed, "stripes", 1.0, None)
         return replace(order, subset=as_subset(self.data, subset))
 
     def room(self, order: Order) -> int:

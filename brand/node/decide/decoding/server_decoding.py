@@ -1,8 +1,8 @@
 """Which samples do the decode workers of a node decode next, and which decoded samples does a draw get?
 
 Samples that waiting draws lack come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
-memory for decoded samples reaches. Of both, `DecodeQueue` says for which rank a worker decodes. A worker gets the raw
-pages of a batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's
+memory for decoded samples reaches. `DecodeQueue` chooses the rank for which a worker decodes. A worker gets the raw
+pages of a batch and returns the decoded sizes. The server allocates pages, and copies the samples out of the worker's
 memory.
 
 A draw waits only for samples that will be decoded. Its client decodes a sample itself if no worker is left, memory is
