@@ -79,8 +79,8 @@ test: $(DEV)
 tables: $(DEV)
 	$(PYTEST) -m tables
 
-frameworks: $(DEV)  # a process for each file, so that each framework runs once
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m frameworks
+frameworks: $(DEV)  # a process for each file, so that each framework runs once; files with one long test are not the last
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m frameworks
 
 release-tests: $(DEV)
 	$(PYTEST) -m release

@@ -29,10 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import machine, show, table
-from bench.papers.allotment import ALLOTMENTS, Allotment, Queues, least
+from bench.papers.allotment import ALLOTMENTS, least
 from bench.papers.threads import imbalance
 from brand import DecodeImage
 from brand import open as open_set
+from brand.node.decide.decoding.allotment import Allotment, Queues
 from brand.node.decide.decoding.queues import Costs, seconds_with
 
 RANKS: Final = 4

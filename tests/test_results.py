@@ -30,7 +30,6 @@ STATED = {
         "400 reads/s": "the lab's profile `nas`",
         "105 KB": "the size of the images that training_data.py makes",
         "500 bytes": "the size of the records that training_data.py makes",
-        "256 KiB": "the largest sample that nodes send (brand/node/decide)",
         "1 GB/s": "the fastest disk of the machines, rounded",
     },
     "bench/README.md": {},

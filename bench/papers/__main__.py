@@ -8,7 +8,8 @@ scenarios of the paper itself, which prints bars and no seconds: times of the lo
 and their ratio. All seconds are multiplied by the factor that makes the lower bound (`perfect`) equal to the published
 one. The last column is the clock `fair`, in which nodes share the bandwidth of storage. `theory`: access counts, Lemma
 1, reuse distances, hits and threads (`theory.py`). `brand`: misses, requests and reads of Brand's own paper, from real
-plans (`breakdown.py`). `joader`: reads of several jobs with one cache (`joader.py`).
+plans (`breakdown.py`), and simulated hours (`epoch_times.py`). `joader`: reads of several jobs with one cache
+(`joader.py`).
 
 `--scale 0.1` simulates a tenth of the samples of `tables`, `scenarios` and `grid`, with a tenth of the capacity.
 """
@@ -19,7 +20,7 @@ import argparse
 from collections.abc import Callable
 
 from bench.harness import progress, show, table
-from bench.papers import breakdown, joader, theory
+from bench.papers import breakdown, epoch_times, joader, theory
 from bench.papers.cells import cells
 from bench.papers.clock import in_turn
 from bench.papers.policies import POLICIES
@@ -82,12 +83,18 @@ def grid(scale: float) -> None:
     show(table(["disk, MB", "memory, MB", "ours, s", "published, s", "ratio"], rows))
 
 
+def brand() -> None:
+    """Print the tables of Brand's own paper: counts, then times."""
+    breakdown.print_all()
+    epoch_times.print_all()
+
+
 SECTIONS: dict[str, Callable[[float], None]] = {
     "tables": tables,
     "scenarios": scenarios,
     "grid": grid,
     "theory": lambda _: theory.print_all(),
-    "brand": lambda _: breakdown.print_all(),
+    "brand": lambda _: brand(),
     "joader": lambda _: joader.print_all(),
 }
 """The sections that can be printed; each function takes the scale."""

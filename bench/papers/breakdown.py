@@ -1,10 +1,11 @@
 """Do the plans of order `slots` give the misses, requests and reads that Brand's own paper prints?
 
-`python -m bench.papers brand` prints three tables, each from real plans of one epoch of ImageNet-1k:
+`python -m bench.papers brand` prints four tables, each from real plans of one epoch of ImageNet-1k:
 
     Table 5     misses and remote requests on three nodes, without each of the paper's two optimisations and with both
     Figure 12   how much remote abstract memory is used, by its limit
     Figure 13   how often a chunk is loaded on average, by its size
+    Theorem     how well the access sequence of Table 5 is shuffled (`brand.testing.shuffling`)
 
 A miss is a read of a chunk. The paper prints the numbers of Table 5 (`BREAKDOWN`; `tests/orders` checks them), and
 neither the chunks of a group nor the window with which they were measured. Two readings stand beside each other: both
@@ -26,9 +27,10 @@ from numpy.typing import NDArray
 from bench.harness import progress, show, table
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import drawer_of
-from brand.orders.base.plan import PeerRequests
+from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.policies.slot_policy import plan_slots_across_nodes
 from brand.orders.policies.slots import Refill
+from brand.testing.shuffling import Shuffling, measure
 
 SAMPLES: Final = 1_281_167
 """Samples of ImageNet-1k."""
@@ -114,12 +116,15 @@ _WIDE: Final = Setting(window=17_000)
 
 def counts(setting: Setting) -> Counts:
     """Plan an epoch of a setting and count its reads and requests."""
-    mapping = Mapping(setting.samples, setting.chunk_size, setting.group_chunks)
-    nodes = setting.nodes
-    plan = plan_slots_across_nodes(mapping, nodes, nodes, setting.window, setting.remote, setting.refill, 0, 0)
+    mapping, nodes, plan = _mapping(setting), setting.nodes, _plan(setting)
     requests = 0 if plan.requests is None else len(plan.requests.positions)
     ahead = 0 if plan.requests is None else most_ahead(plan.requests, nodes, setting.samples)
     return Counts(plan.read_count, plan.read_count / mapping.chunks, requests, ahead)
+
+
+def shuffling(setting: Setting) -> Shuffling:
+    """Plan an epoch of a setting and measure its order, in batches of 256."""
+    return measure(_plan(setting).sample_of, chunk_size=setting.chunk_size, batch=256)
 
 
 def most_ahead(requests: PeerRequests, nodes: int, samples: int) -> int:
@@ -148,6 +153,16 @@ def print_all() -> None:
     _print_breakdown("n = 4 (section 5.2): memory for a quarter", [found[setting] for setting in derived])
     _print_limits([found[setting] for setting in limits])
     _print_loads([found[setting] for setting in several], [found[setting] for setting in alone])
+    _print_shuffling([Setting(), replace(Setting(), group_chunks=DERIVED_CHUNKS)])
+
+
+def _mapping(setting: Setting) -> Mapping:
+    return Mapping(setting.samples, setting.chunk_size, setting.group_chunks)
+
+
+def _plan(setting: Setting) -> EpochPlan:
+    nodes, ahead = setting.nodes, (setting.window, setting.remote)
+    return plan_slots_across_nodes(_mapping(setting), nodes, nodes, *ahead, setting.refill, 0, 0)
 
 
 def _part(setting: Setting) -> Setting:
@@ -193,6 +208,17 @@ def _print_loads(several: list[Counts], alone: list[Counts]) -> None:
         rows.append([f"{size}", f"{three.loads:.2f}", f"{first[0]:g}", f"{one.loads:.2f}", f"{first[1]:g}"])
     show("\nFigure 13 of Brand: average loads of a chunk in an epoch, by its samples\n")
     show(table(["chunk", "three nodes, n = 10", "first model", "one node, n = 4", "first model"], rows))
+
+
+def _print_shuffling(settings: list[Setting]) -> None:
+    rows = [["uniform", "1.00", "0.333", "0.333"]]
+    for setting in settings:
+        progress(f"brand: order of {setting}")
+        found = shuffling(setting)
+        figures = found.batch_collisions, found.chunk_distance, found.adjacent_distance
+        rows.append([f"n = {setting.group_chunks}", f"{figures[0]:.2f}", *(f"{each:.3f}" for each in figures[1:])])
+    show("\nTheorem of Brand: the order of slots on three nodes, in batches of 256\n")
+    show(table(["", "batch collisions", "chunk distance", "adjacent distance"], rows))
 
 
 def _pair(ours: float, theirs: float) -> list[str]:

@@ -95,4 +95,4 @@ class _Queue:
 
 
 def _cache(policy: Policy, slots: int, wanted: list[int], seed: int) -> _Cache:
-    return Counted(slots, wanted) if policy == "refcnt" else _Queue(policy, slots, seed)
+    return Counted(slots, wanted, keeps=True) if policy == "refcnt" else _Queue(policy, slots, seed)

@@ -137,7 +137,7 @@ def next_use(draws: NDArray[Any], capacity: int, horizon: int | None = None) -> 
     for epoch, drawn in enumerate(draws):
         hits[epoch] = held[drawn]
         held[drawn] = True
-        held = most_wanted(until[epoch], held & (until[epoch] <= most), size, capacity, seed=0)
+        held = most_wanted(until[epoch], held & (until[epoch] <= most), size, np.array([capacity]), seed=0) > 0
     return hits
 
 

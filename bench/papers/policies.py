@@ -200,8 +200,9 @@ def brand(scene: Scene, draws: NDArray[Any]) -> Demand:
 
     Memory is `room_mb[1]`. The home node of a sample reads it from storage when its stripe is due, and caches it or
     sends it to the node that draws it. So storage counts samples that are read; own memory and peers count samples that
-    are drawn. A sample that is too large to be sent (a quarter of a message) is read by the node that draws it. The
-    plan has an order of its own; `draws` only gives the number of draws. Slower tiers are not used.
+    are drawn. A sample that is too large to be sent (a quarter of the space that each other node may fill) is read by
+    the node that draws it. The plan has an order of its own; `draws` only gives the number of draws. Slower tiers are
+    not used.
     """
     epochs, iterations, nodes, each = draws.shape
     sizes = np.maximum(1, np.round(_MB * scene.sizes())).astype(np.uint32)

@@ -16,12 +16,13 @@ from functools import cache
 from typing import Final
 
 from bench.harness import show, table
-from bench.papers.allotment import ALLOTMENTS, binary_search, least
+from bench.papers.allotment import ALLOTMENTS, least
 from bench.papers.frequency import counted_above, draw_counts, expected_above, lemma_1, node_draws
 from bench.papers.hits import RULES
 from bench.papers.reuse import reuse_distances, share_longer
 from bench.papers.threads import Outcome, ThreadScene, outcome
 from bench.papers.threads import algorithm_1_as_printed as as_printed
+from brand.node.decide.decoding.allotment import binary_search
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,22 @@ THREADS: Final[dict[ThreadScene, dict[str, Threads]]] = {
 """Lobster's eight GPUs in four scenes."""
 
 
+DALI: Final = ("static", "equal")
+"""The rule of its cache, and its allotment of threads."""
+ABLATION: Final = {
+    "threads": ("static", "algorithm 1"),
+    "eviction": ("next use", "equal"),
+    "both": ("next use", "algorithm 1"),
+    "both, `least`": ("next use", "least"),
+}
+"""Lobster's variants of section 5.6, and both parts with this project's allotment."""
+TRAIN_S: Final = (0.05, 0.1, 0.2)
+"""Seconds of training in an iteration: of a small model, of one that trains as fast as its samples come, and of a large
+one. The paper does not give the seconds of its models."""
+NO_REMOTE: Final = 1e-3
+"""Fraction of samples in other nodes' caches. The paper's ablation has one node; `ThreadScene` needs more than none."""
+
+
 @cache
 def hit_figures(nodes: int) -> tuple[dict[str, float], float]:
     """Return the demand hit ratio of every rule, and of `next use` after ten epochs, 0 to 1; see `HITS`."""
@@ -128,6 +145,18 @@ def thread_figures(scene: ThreadScene) -> dict[str, Outcome]:
     allotted = {name: allot(queues) for name, allot in ALLOTMENTS.items()}
     allotted[SLACKER] = least(queues, slack=0.2)
     return {name: outcome(seconds, threads, scene.train_s) for name, threads in allotted.items()}
+
+
+@cache
+def ablation(train_s: float) -> dict[str, float]:
+    """Return how many times as fast as DALI's arms each variant of `ABLATION` is (Lobster, section 5.6, figure 11)."""
+    found, _ = hit_figures(nodes=8)
+
+    def time(rule: str, allotment: str) -> float:
+        seconds, queues = ThreadScene(local=found[rule], remote=NO_REMOTE, train_s=train_s).draw()
+        return outcome(seconds, ALLOTMENTS[allotment](queues), train_s).time
+
+    return {name: time(*DALI) / time(*variant) for name, variant in ABLATION.items()}
 
 
 def print_frequency() -> None:
@@ -205,6 +234,17 @@ def print_threads() -> None:
     show(f"As printed, it leaves a GPU without any thread in {none:.0%} of the iterations.\n")
 
 
+def print_ablation() -> None:
+    """Print how much faster Lobster's parts are alone and together, by the duration of training."""
+    printed = {"threads": 1.3, "eviction": 1.15}
+    for train_s in TRAIN_S:
+        rows = [
+            Row(f"{name}, times as fast", ours, printed.get(name), "Lobster 5.6" if name in printed else "")
+            for name, ours in ablation(train_s).items()
+        ]
+        _print(f"Ablation: times as fast as DALI's rules, {1000 * train_s:.0f} ms of training an iteration", rows)
+
+
 def _print(title: str, rows: Iterable[Row]) -> None:
     cells = [
         (row.what, f"{row.ours:.2f}", *_beside(row.ours, row.printed), row.where, *_beside(row.ours, row.first))
@@ -220,5 +260,5 @@ def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
 
 def print_all() -> None:
     """Print all tables."""
-    for section in (print_frequency, print_lemma, print_reuse, print_hits, print_threads):
+    for section in (print_frequency, print_lemma, print_reuse, print_hits, print_threads, print_ablation):
         section()

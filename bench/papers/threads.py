@@ -1,8 +1,8 @@
 """How evenly do allotments of loading threads load the GPUs of Lobster's node?
 
 Each GPU has a queue of requests for its next batch, and all queues share a budget of loading threads
-(`bench.papers.allotment` has the ways to allot them). Training takes the same
-time on every GPU, and the slowest batch decides when the iteration ends.
+(`brand.node.decide.decoding.allotment` and `bench.papers.allotment` have the ways to allot them). Training takes the
+same time on every GPU, and the slowest batch decides when the iteration ends.
 
     Throughput, Portfolio   how long loading takes with k threads, and preprocessing      (equation 1; section 4.1)
     ThreadScene             a synthetic node: the paper does not publish its tables
@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.papers.allotment import TAU, Allotment, Queues, by_requests, ready_s
 from brand.errors import UsageError
+from brand.node.decide.decoding.allotment import TAU, Allotment, Queues, by_requests, ready_s
 
 GAP: Final = 0.1
 """An iteration is imbalanced if its GPUs could begin this fraction of the training time apart."""

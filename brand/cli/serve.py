@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, fields
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
@@ -27,8 +29,8 @@ from brand.formats.media import registered_plugins
 from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
-from brand.node.setup.caching import parse_cache
-from brand.node.setup.decoding import Prepared
+from brand.node.setup.caching import as_caches, parse_cache
+from brand.node.setup.decoding import ALLOTMENTS, Prepared
 from brand.node.setup.memory import SIZE, check_unit, memory_bytes
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
@@ -61,26 +63,72 @@ def memory_options(command: _F) -> _F:
 
 
 def cache_option(command: _F) -> _F:
-    meaning = "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB."
-    return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
+    meaning = (
+        "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB. Give it "
+        "again for a slower disk."
+    )
+    return click.option("--cache", metavar="FOLDER[:SIZE]", multiple=True, help=meaning, callback=_check_caches)(
+        command
+    )
 
 
-def decoding_options(command: _F) -> _F:
-    """Add the options of server-side decoding; `decoding_of` parses them."""
+@dataclass(frozen=True, slots=True)
+class DecodingOptions:
+    """The options of server-side decoding, as given. Raises `UsageError` if they do not fit together."""
+
+    decoded_memory: str | None
+    decode_workers: int | None
+    decode_allotment: str | None
+
+    def __post_init__(self) -> None:
+        if self.decoded_memory is not None:
+            check_unit(self.decoded_memory, f"--decoded-memory {self.decoded_memory}", SIZE)
+        else:
+            for name, value in self.arguments.items():
+                if value is not None:
+                    raise UsageError(f"{name} is for a server that decodes: give it memory with --decoded-memory")
+        _ = self.prepared
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """The settings of server-side decoding; None if it is off."""
+        if self.decoded_memory is None:
+            return None
+        return Prepared(self.decoded_memory, self.decode_workers, allotment=self.decode_allotment or ALLOTMENTS[0])
+
+    @property
+    def arguments(self) -> dict[str, str | None]:
+        """The options by name, for the command line of a server; None for those that were not given."""
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {f"--{name.replace('_', '-')}": None if value is None else str(value) for name, value in given}
+
+
+def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of server-side decoding. The command gets them as its argument `decoding`."""
     memory = "Memory for samples that this server decodes for all clients: 2GB."
     count = "Processes that decode. Default: one a core."
-    wanted = click.option("--decoded-memory", metavar="SIZE", help=memory)
-    return wanted(click.option("--decode-workers", type=click.IntRange(1), metavar="N", help=count)(command))
+    divided = "How these are divided among ranks: least (default; the latest rank first), lobster, equal."
+
+    @wraps(command)
+    def with_decoding(
+        *, decoded_memory: str | None, decode_workers: int | None, decode_allotment: str | None, **others: Any
+    ) -> None:
+        command(decoding=DecodingOptions(decoded_memory, decode_workers, decode_allotment), **others)
+
+    options = (
+        click.option("--decoded-memory", metavar="SIZE", help=memory),
+        click.option("--decode-workers", type=click.IntRange(1), metavar="N", help=count),
+        click.option("--decode-allotment", type=click.Choice(ALLOTMENTS), metavar="HOW", help=divided),
+    )
+    return reduce(lambda found, option: option(found), reversed(options), with_decoding)
 
 
-def decoding_of(decoded_memory: str | None, decode_workers: int | None) -> Prepared | None:
-    """Return the settings of server-side decoding, or None if it is off. Raises `UsageError`."""
-    if decode_workers is not None and decoded_memory is None:
-        raise UsageError("--decode-workers is for a server that decodes: give it memory with --decoded-memory")
-    if decoded_memory is None:
-        return None
-    check_unit(decoded_memory, f"--decoded-memory {decoded_memory}", SIZE)
-    return Prepared(decoded_memory, decode_workers)
+def _check_caches(context: click.Context, option: click.Parameter, caches: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the texts, checked to name different folders, and sizes. Raises `UsageError`."""
+    for cache in caches:
+        check_cache(context, option, cache)
+    as_caches([parse_cache(cache) for cache in caches])
+    return caches
 
 
 def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
@@ -159,9 +207,8 @@ def serve(
     dst: Path | str,
     *,
     memory: str | None,
-    cache: str | None,
-    decoded_memory: str | None,
-    decode_workers: int | None,
+    cache: tuple[str, ...],
+    decoding: DecodingOptions,
     address: str | None,
     until_eof: bool,
     record: Path | None,
@@ -177,21 +224,19 @@ def serve(
     With --node and --peers the server is one of several nodes that serve each other; `brand launch` starts them all.
     """
     member, peers, secret = _member(**cluster, http=http)
-    ready = decoding_of(decoded_memory, decode_workers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     ignore_job_signals()
     tune_server_process()
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
-        folder = None if cache is None else parse_cache(cache)
         spec = ServerSpec(
             dst,
             where,
             as_memory(memory),
             member=member,
-            cache=folder,
-            prepared=ready,
+            cache=as_caches([parse_cache(each) for each in cache]),
+            prepared=decoding.prepared,
             plugins=registered_plugins(),
             record=record,
         )
@@ -319,8 +364,8 @@ def launch(
     rate: str | None,
     ssh: str,
     python: str | None,
-    decoded_memory: str | None,
-    decode_workers: int | None,
+    cache: tuple[str, ...],
+    decoding: DecodingOptions,
     **passed: str | None,
 ) -> None:
     """Start data servers of DST on several hosts until Ctrl-C.
@@ -332,14 +377,12 @@ def launch(
     If a node ends before all are ready, all nodes are stopped. If a node ends later, the other nodes continue.
     """
     check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
+    options: dict[str, str | list[str] | None]
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
-    decoding_of(decoded_memory, decode_workers)
-    options |= {
-        "--decoded-memory": decoded_memory,
-        "--decode-workers": None if decode_workers is None else str(decode_workers),
-    }
-    paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
-    options |= {name: os.path.abspath(value) for name, value in paths.items()}
+    options |= decoding.arguments
+    files = {f"--tls-{name}": passed[f"tls_{name}"] for name in ("cert", "key", "ca")}
+    options |= {name: os.path.abspath(file) for name, file in files.items() if file}
+    options["--cache"] = [os.path.abspath(each) for each in cache]
     serving = Serving(os.path.abspath(dst) if isinstance(dst, Path) else dst, options)
     starts: list[Start] = []
 

@@ -32,7 +32,7 @@ from brand.node.wire.described import described, maybe, text, unpack_body, whole
 from brand.node.wire.messages import unpack_json
 from brand.reprs import Reprs
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Version of the protocol between nodes."""
 MAX_GREETING: Final = 1024
 """Longest greeting in bytes."""

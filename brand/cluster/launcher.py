@@ -58,15 +58,18 @@ class Serving:
 
     dst: str
     """Folder of the data set, or of the node's partition."""
-    options: Mapping[str, str | None]
-    """Values of options of `brand serve`, by name; None if an option is not given."""
+    options: Mapping[str, str | Sequence[str] | None]
+    """Values of options of `brand serve`, by name; several of an option that is repeated, None of one not given."""
 
     def folder(self, node: int) -> str:
         return self.dst.replace(NODE, str(node))
 
     def command(self, python: str, node: int, peers: Sequence[str]) -> list[str]:
         """Return the command that serves as this node; it reads the token from its standard input."""
-        given = [word for name, value in self.options.items() if value is not None for word in (name, value)]
+        given = []
+        for name, value in self.options.items():
+            for each in () if value is None else (value,) if isinstance(value, str) else value:
+                given += [name, each]
         return [
             *(python, "-m", "brand", "serve", self.folder(node)),
             *(word.replace(NODE, str(node)) for word in given),

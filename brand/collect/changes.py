@@ -22,13 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from brand.chunker.sources.request import Target
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import SchemaError, UsageError, counted
+from brand.formats.constants import NOTHING
 from brand.formats.header import Schema
 from brand.formats.record import RecordDecoder
 from brand.formats.version import Overlay, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.dataset.segments import NOTHING, read_list
+from brand.storage.dataset.segments import read_list
 from brand.storage.io.frontback import OnChunk, silent
 
 _SHOWN = 10

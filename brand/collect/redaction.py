@@ -32,14 +32,14 @@ from brand.collect.home import (
 )
 from brand.collect.rewriting import Rewritten, held_in, publish_rewritten, rewrite_parts, trained_without
 from brand.errors import StorageError, UsageError, counted
-from brand.formats.constants import chunk_name
+from brand.formats.constants import NOTHING, chunk_name
 from brand.formats.index import companions_in
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.dataset.segments import NOTHING, PartIndex, read_values
+from brand.storage.dataset.segments import PartIndex, read_values
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.location import Collected, numbers
 

@@ -39,6 +39,9 @@ MAX_DIMENSIONS: Final = 32
 ROW: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("raw_size", "<u4"), ("checksum", "<u8"), ("index", "<u8")])
 """One row of a chunk's table and of `index/samples.npy`."""
 
+NOTHING: Final[Mapping[str, float]] = MappingProxyType({"int": np.iinfo(np.int64).min, "float": np.nan})
+"""Value of a column for a deleted sample, and of an overlay for a sample without a value, by codec."""
+
 CHUNK_ROW: Final = np.dtype([("file_size", "<u8"), ("checksum", "<u8")])
 """One row of `index/chunks.npy`."""
 

@@ -60,10 +60,13 @@ def kind_by_names(names: Iterable[str]) -> str | None:
     return found.most_common(1)[0][0] if found else None
 
 
+def kind_below(folder: Path) -> str | None:
+    """Return the kind of `brand convert` that reads most files of a folder, by the first names in it, or None."""
+    names = (name for _, _, files in os.walk(folder) for name in files if not name.startswith("."))
+    return kind_by_names(islice(names, _LOOKED_AT))
+
+
 def command_for(folder: Path) -> str:
     """Return the command that converts a folder, by the names in it, to complete a sentence about making a data set."""
-    if not folder.is_dir():
-        return _ALL
-    names = (name for _, _, files in os.walk(folder) for name in files if not name.startswith("."))
-    kind = kind_by_names(islice(names, _LOOKED_AT))
+    kind = kind_below(folder) if folder.is_dir() else None
     return _ALL if kind is None else f"`brand convert {kind}` makes one"

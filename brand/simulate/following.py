@@ -1,9 +1,10 @@
 """When does each of several jobs draw which sample, if they follow each other, and how much is read for each draw?
 
 A run of the simulation steps from event to event: a job begins an epoch, or ends its last one. At each event the
-pacemaker is elected: the fastest job, until it ends or another is a tenth faster. A job that begins an epoch joins the
-front. If another job becomes the pacemaker, all others join again, in the middle of their epochs. The draws of a job
-follow from its joins (`brand.orders.policies.shared_policy`). Time is counted in draws of a job whose speed is 1.
+pacemaker is elected: the fastest job, until it ends or another is a tenth faster. A job with a part of the samples
+counts as that much slower. A job that begins an epoch joins the front. If another job becomes the pacemaker, all others
+join again, in the middle of their epochs. The draws of a job follow from its joins
+(`brand.orders.policies.shared_policy`). Time is counted in draws of a job whose speed is 1.
 
 A sample that one job has drawn serves the next job that draws it, if memory holds it until then. A server holds a
 sample as long as a job will still draw it in an epoch that has begun. If memory is short, it first releases the samples
@@ -175,12 +176,11 @@ class _Together:
             self._join(at, self._epochs[at])
 
     def _fastest(self) -> int:
-        """Return the fastest job; if several are equally fast, the job with the larger subset, then the earlier one."""
+        """Return the fastest job, of those equally fast the earlier one. One with a part counts as that much slower."""
         runners, now = self._runners, self._pacemaker
-        best = max(self._epochs, key=lambda at: (runners[at].speed, runners[at].draws, -runners[at].start, -at))
-        if now in self._epochs and now is not None and runners[best].speed < FASTER * runners[now].speed:
-            return now
-        return best
+        rates = {at: runners[at].speed * runners[at].draws for at in self._epochs}
+        best = max(rates, key=lambda at: (rates[at], runners[at].draws, -runners[at].start, -at))
+        return now if now in rates and now is not None and rates[best] < FASTER * rates[now] else best
 
     def _join(self, at: int, epoch: _Epoch) -> None:
         """Let a job join the front from its next draw on."""

@@ -1,8 +1,8 @@
 """How much do several jobs read that draw by JOADER's rule, each at its own speed, epoch after epoch?
 
 A round is the time of one draw of the fastest job. In a round the jobs draw that are due (partial sampling,
-`brand.orders.joader.tree`). Memory holds single elements; if it is full, the element that the fewest jobs still
-need in their epochs is evicted. A job that begins an epoch needs all elements of its subset again.
+`brand.orders.joader.tree`). Memory holds single elements; if it is full, the element that the fewest jobs still need in
+their epochs is evicted. A job that begins an epoch needs all elements of its subset again, and finds what is left.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ROUNDS: Final = 256
 
 
 def drawn_and_read(
-    runners: Sequence[Runner], slots: int, seed: int, after: float, until: float
+    runners: Sequence[Runner], slots: int, seed: int, after: float, until: float, *, keeps: bool = True
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the draws and the reads of each job between two times, each shape (jobs,).
 
     The memory has `slots` elements. Times are in draws of a job of speed 1, and no job is faster. A read that serves
-    several draws is divided evenly.
+    several draws is divided evenly. `keeps`: whether an element stays that no job needs in its epoch.
     """
     elements = len(runners[0].part)
     tree, words = Tree(elements), Words(seed, RandomStream.ROUNDS)
-    cache, count = Counted(max(1, slots), [0] * elements), _Count(len(runners))
+    cache, count = Counted(max(1, slots), [0] * elements, keeps=keeps), _Count(len(runners))
     needs = dict[int, Need]()
     for first, due, rounds in _due(runners, until):
         now = first
@@ -46,7 +46,7 @@ def drawn_and_read(
             for picks in draw_rounds(tree, [needs[job] for job in due], some, words).tolist():
                 for element in dict.fromkeys(picks):
                     if cache.miss(element):
-                        count.read(element)
+                        count.read(element, counts=now >= after)
                     cache.drawn(element, picks.count(element))
                 for job, element in zip(due, picks, strict=True):
                     count.drawn(element, job, counts=now >= after)
@@ -60,8 +60,8 @@ def drawn_and_read(
 class Counted:
     """A cache with eviction `refcnt`. `wanted`: how many jobs need each element."""
 
-    def __init__(self, slots: int, wanted: list[int]) -> None:
-        self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
+    def __init__(self, slots: int, wanted: list[int], *, keeps: bool) -> None:
+        self._slots, self._wanted, self._keeps, self._held = slots, wanted, keeps, dict[int, int]()
         self._heap, self._came = list[tuple[int, int, int]](), 0
 
     def want(self, elements: Iterable[int]) -> None:
@@ -89,12 +89,12 @@ class Counted:
                 return
 
     def drawn(self, element: int, jobs: int) -> None:
-        """Note that `jobs` jobs have drawn an element."""
+        """Note that `jobs` jobs have drawn an element. One that nobody needs leaves next, if a place is needed."""
         self._wanted[element] -= jobs
-        if not self._wanted[element]:
+        if not self._wanted[element] and not self._keeps:
             del self._held[element]
-        else:
-            heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
+            return
+        heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
 
 
 class _Count:
@@ -102,21 +102,28 @@ class _Count:
 
     def __init__(self, jobs: int) -> None:
         self._drawn, self._read = [0] * jobs, [0.0] * jobs
-        self._served = dict[int, list[tuple[int, bool]]]()
+        self._served = dict[int, list[int]]()
+        """By element, the job of each draw since its last read, if that read counts."""
 
-    def read(self, element: int) -> None:
-        served = self._served.pop(element, [])
-        for job, counts in served:
-            self._read[job] += counts / len(served)
+    def read(self, element: int, *, counts: bool) -> None:
+        self._share(element)
+        if counts:
+            self._served[element] = []
 
     def drawn(self, element: int, job: int, *, counts: bool) -> None:
         self._drawn[job] += counts
-        self._served.setdefault(element, []).append((job, counts))
+        if element in self._served:
+            self._served[element].append(job)
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         for element in list(self._served):
-            self.read(element)
+            self._share(element)
         return np.array(self._drawn), np.array(self._read)
+
+    def _share(self, element: int) -> None:
+        served = self._served.pop(element, [])
+        for job in served:
+            self._read[job] += 1 / len(served)
 
 
 def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[int], int]]:

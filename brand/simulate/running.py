@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
@@ -166,7 +166,7 @@ class _Node:
         self._residents = Residents(pool, run.nodes)
         cache, held = None, np.zeros(len(run.sizes), np.bool_)
         if run.cache_bytes:
-            cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
+            cache = CacheStart((FolderStart("", held, run.cache_bytes),), run.sizes, whole_unit=run.whole_unit)
         data = StoredChunks(_NoIndex(), run.order.chunk_size, StorageFacts(run.busy_bytes))
         self._state = NodeState(data, self._residents, members, 0, layout.remote_pages, cache)
         for other in members.others:
@@ -220,7 +220,7 @@ class _Node:
                     kept = instruction.kept(self._residents.pages_of)
                     cached, since = instruction.cached(kept), instruction.since
                     self._state.handle(KeptChosen(number, kept, cached, since, instruction.whole_unit), 0.0)
-                    self._placed = self._placed if cached is None else cached
+                    self._placed = self._placed if cached is None else cached > 0
 
     def _fill(self, epoch: Epoch) -> None:
         """End the epoch: the samples that it has read and was to cache are now in memory."""

@@ -197,7 +197,8 @@ class Together:
         unit = samples * self._counted
         made = float(drawn.sum())
         if prepared is not None:
-            made = float(drawn_and_read(runners, int(min(memory, prepared) * samples), 0, *times)[1].sum())
+            slots = int(min(memory, prepared) * samples)
+            made = float(drawn_and_read(runners, slots, 0, *times, keeps=False)[1].sum())
         operations = float(read.sum()) / unit * self._all
         return SharedReads(self._lasts, (drawn / unit).tolist(), (read / unit).tolist(), operations, made / unit)
 

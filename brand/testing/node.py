@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from brand.node.client.client import Client
 from brand.node.serve.server import NodeServer
-from brand.node.setup.caching import Cache
+from brand.node.setup.caching import CacheOf, as_caches
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import Memory
@@ -78,7 +78,7 @@ def running_server(
     page_cache: bool = True,
     owners: tuple[int, ...] = (),
     address: str | None = None,
-    cache: Cache | None = None,
+    cache: CacheOf = None,
     prepared: Prepared | None = None,
 ) -> Iterator[RunningServer]:
     """Serve the data set at `path` for the length of the block.
@@ -91,7 +91,7 @@ def running_server(
         page_cache: Whether large reads use the page cache.
         owners: Processes; the server ends by itself when the last of them has ended.
         address: The address at which the server listens; None for any.
-        cache: The server's cache folder.
+        cache: The server's cache folder, or several.
         prepared: Resources for server-side decoding.
 
     At the end of the block, raises the error that ended the server, if there was one.
@@ -102,7 +102,7 @@ def running_server(
         address or random_address(),
         memory,
         owners,
-        cache=cache,
+        cache=as_caches(cache),
         prepared=prepared,
         depth=depth,
         page_cache=page_cache,

@@ -21,7 +21,7 @@ from brand.stores.opening import open_store
 from tests.chunker.test_importers import FORMATS, SOURCES
 from tests.shop import SPEECHES, Shop, Speech, shop
 from tests.support import brand as run
-from tests.tools.objects import Fault, Faults, Reset
+from tests.tools.objects import Fault, Faults, Reset, WrongETag
 from tests.torch.test_lists import png
 
 STREAMED = [name for name in FORMATS if name != "hf"]
@@ -43,7 +43,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
             for name, line in (("jsonl", '{{"n": {0}, "t": "a{0}"}}\n'), ("csv", "{0},a{0}\n")):
                 opened.folder(name).mkdir(exist_ok=True)
                 head = "n,t\n" if name == "csv" else ""
-                text = head + "".join(line.format(row) for row in range(number * 2000, number * 2000 + 2000))
+                text = head + "".join(line.format(row) for row in range(number * 200, number * 200 + 200))
                 (opened.folder(name) / f"{number}.{name}").write_text(text)
         yield opened
 
@@ -125,20 +125,21 @@ def test_connections_that_break(s3: Shop, tmp_path: Path) -> None:
 
 
 def test_an_object_that_is_replaced(s3: Shop, tmp_path: Path) -> None:
-    """Never a mixture: neither within a conversion, nor when a stopped one is continued."""
+    """Never a mixture: between two reads of a conversion it is an error; the next conversion has all new bytes."""
     s3.folder("rows").mkdir()
     file = s3.folder("rows") / "0.jsonl"
-    file.write_text("".join(f'{{"n": {n}, "t": "old"}}\n' for n in range(400_000)))
 
-    def replace(_: Any) -> None:
-        file.write_text(file.read_text().replace("old", "new"))
-        s3.store.put("bucket/rows/0.jsonl", file.read_bytes())
+    def convert(text: str) -> Any:
+        file.write_text("".join(f'{{"n": {n}, "t": "{text * 4000}"}}\n' for n in range(LARGE_BLOCK // 10_000)))
+        convert_from("jsonl", s3.url("rows"), tmp_path / text, Options(jobs=1))
+        return data_set_id(tmp_path / text)
 
-    options = Options(jobs=1)
-    convert_from("jsonl", "s3://bucket/rows", tmp_path / "set", options)
-    replace(None)
-    convert_from("jsonl", "s3://bucket/rows", tmp_path / "other", options)
-    assert data_set_id(tmp_path / "set") != data_set_id(tmp_path / "other")
+    old = convert("old")
+    s3.store.faults = Faults(Fault(WrongETag(), "GET", "bucket/rows/*", only=range(2, 100)))
+    with pytest.raises(SourceError, match=r"0\.jsonl.*replaced"):
+        convert("other")
+    s3.store.faults = Faults()
+    assert convert("new") != old
 
 
 def test_the_file_of_an_object(s3: Shop) -> None:

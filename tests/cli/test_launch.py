@@ -101,12 +101,13 @@ def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> Non
 @pytest.mark.slow
 def test_nodes_that_prepare(own_photos_set: Path) -> None:
     """Each has preparers of its own, which prepare what its ranks draw, from whichever node it comes."""
-    options = ("--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1")
+    options = ("--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1", "--decode-allotment", "equal")
     with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
         check_draws([own_photos_set] * 2, addresses, DecodeSpecs({"image": DecodeImage(size=(16, 24))}))
         for address in addresses:
             facts = look_at(address)["decoding"]
             assert (facts["workers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)
+            assert facts["allotment"] == "equal"
             assert facts["fetched_decoded"] > facts["fetched_encoded"]
 
 
@@ -254,6 +255,7 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
         (["--local", "2", "--decoded-memory", "100B"], "memory of 100 bytes is too small"),
         (["--local", "2", "--decode-workers", "2"], "give it memory with --decoded-memory"),
+        (["--local", "2", "--decode-allotment", "equal"], "--decode-allotment is for a server that decodes"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:

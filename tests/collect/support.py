@@ -15,8 +15,8 @@ import numpy as np
 
 from brand.chunker import Options
 from brand.collect import NamedSamples, append_samples, compact, delete, overlay, redact, undelete
+from brand.formats.constants import NOTHING
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.dataset.segments import NOTHING
 
 SCHEMA = {"number": "int", "share": "float", "data": "bytes", "key": "str"}
 _WRITES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}

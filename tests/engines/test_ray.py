@@ -50,6 +50,8 @@ class Cluster:
         self.address = f"127.0.0.1:{port}"
         command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
         command += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}", "--node-ip-address=127.0.0.1"]
+        # Ray reserves 10001 to 19999, and refuses to start if `port` is one of them. With 0, the system chooses.
+        command += ["--min-worker-port=0", "--max-worker-port=0", f"--ray-client-server-port={free_port()}"]
         for _ in range(STARTS):
             with (folder / "log").open("wb") as log:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | OPEN)

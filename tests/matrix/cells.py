@@ -25,9 +25,9 @@ FITS = (
 over its batches (`end`), and so on."""
 OTHERS = ("validate", "test", "predict", "tune", "overfit")
 DEFAULTS, PAGE, STATEFUL, PREPARE = "defaults", "as the page says", "use_stateful_dataloader", "prepare"
-BY_INDEX, UNSHARDED = "random access", "use_distributed_sampler=False"
+BY_INDEX, UNSHARDED, UNEVEN = "random access", "use_distributed_sampler=False", "even_batches=False"
 """`prepare`: the one of Brand for Accelerate, in `get_train_dataloader` of a Trainer. `use_distributed_sampler=False`:
-next to all that the page says."""
+next to all that the page says. `even_batches=False` is only a cure: that of Accelerate's own error."""
 FRAMEWORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain loop": ((DEFAULTS, PAGE), ("validate",)),
     "torchrun": ((DEFAULTS, PAGE), ("validate",)),

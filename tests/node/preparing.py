@@ -58,6 +58,7 @@ class PreparingWorld(World):
     second: int = 100
     count: int = 2
     least_runs: int = 1
+    allotment: str = "least"
     starting: list[int] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
     tasks: dict[int, Prepare] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class PreparingWorld(World):
 
     def __post_init__(self) -> None:
         allocator = Allocator(self.second * PAGE, PAGE)
-        self.prepared = DecodingStart(allocator, self.count, self.least_runs)
+        self.prepared = DecodingStart(allocator, self.count, self.least_runs, self.allotment)
         self.memory = np.zeros((allocator.count, PAGE), np.uint8)
         super().__post_init__()
         assert self.turn.preparing is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brand.node.decide.state.account import Account, Conduct, LeftOut
 from brand.node.decide.state.epoch import Division
-from brand.node.decide.stimuli import ClientBegins, ClientDraws
+from brand.node.decide.stimuli import ClientBegins, ClientDraws, ClientTakes
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber
@@ -109,7 +109,7 @@ def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
         conduct.on_begin(Drawer(training), 1, again=True)
     for batch in range(10):
         for training in (1, 2):
-            conduct.note(account, Drawer(training), positions(0, 1, batch))
+            conduct.note(account, Drawer(training), positions(0, 1, batch), asked=True)
     for _ in range(2):
         conduct.judge(account, 0)
         conduct.check()
@@ -121,9 +121,9 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
     notices: list[str] = []
     conduct, account = Conduct(notices), Account(Division(40))
     conduct.on_begin(Drawer(1), 1, again=True)
-    conduct.note(account, Drawer(9), positions(0, 1, 0))
+    conduct.note(account, Drawer(9), positions(0, 1, 0), asked=True)
     for batch in range(1, 9):
-        conduct.note(account, Drawer(1), positions(0, 1, batch))
+        conduct.note(account, Drawer(1), positions(0, 1, batch), asked=True)
     conduct.judge(account, 0)
     assert notices == []
 
@@ -135,7 +135,7 @@ def test_planned_batches_are_not_judged() -> None:
         conduct, account = Conduct(notices), Account(Division(40))
         conduct.on_begin(Drawer(1), processes, again=True)
         for batch in (1, 3, 5, 7):
-            conduct.note(account, Drawer(1), positions(0, 1, batch))
+            conduct.note(account, Drawer(1), positions(0, 1, batch), asked=True)
         conduct.judge(account, 0)
         assert (notices == []) == (processes == UNTOLD)
 
@@ -147,6 +147,29 @@ def test_threads_that_draw_in_turns_are_not_judged() -> None:
         for batch in range(1, 9):
             account.note(Drawer(1, connection=ClientNumber(batch % threads)), positions(0, 1, batch))
         assert (account.left_out(1) is None) == (threads > 1)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_late_report_of_an_epoch_that_begins_again_is_not_judged(asks: bool) -> None:
+    """A loop has left the epoch early, and its last samples, which it took itself, are reported in the next pass.
+
+    If the connection has asked in this pass, as each one does at first, the missing batch was left out.
+    """
+    world = World([96] * 64, 8, pages=200)
+    run, drawer = world.register(1), Drawer(101, connection=ClientNumber(1))
+    world.tell(ClientBegins(ClientNumber(1), run, Announcement(0), drawer))
+    world.settle()
+    for batch in range(2 if asks else 1, 9):
+        found = positions(0, 1, batch)
+        if asks and batch == 2:
+            world.asked[1] = Asked((run, 0), found)
+            world.tell(ClientDraws(ClientNumber(1), (run, 0), found, drawer))
+            world.settle()
+        elif not asks or batch < 6:
+            world.tell(ClientTakes(ClientNumber(1), (run, 0), found, found[:0], drawer))
+    assert [notice.startswith("epoch 0 left out 8 of") for notice in world.core.epochs.runs.take_notices()] == (
+        [True] if asks else []
+    )
 
 
 def test_an_epoch_that_made_room_leaves_nothing_out() -> None:

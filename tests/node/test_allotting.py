@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.allotment import Queues, greedy, least
+from bench.papers.allotment import greedy, least
 from brand.node.decide.decoding.ahead import NextToDecode
-from brand.node.decide.decoding.queues import SLACK, Allotting, next_queue
+from brand.node.decide.decoding.allotment import BY_NAME, Queues, WorkerAllotment, by_requests, equal
+from brand.node.decide.decoding.queues import SLACK, Allotting, next_queue, waiting_first
 from brand.node.decide.state.epoch import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
@@ -167,3 +168,93 @@ def test_two_ranks_that_wait_are_both_prepared_for() -> None:
     assert plan is not None
     ranks = {plan.epoch.plan.sample_of.tolist().index(world.places(task)[0]) % 2 for task in world.tasks.values()}
     assert ranks == {0, 1}
+
+
+def ranks_of_tasks(world: PreparingWorld, run: RunNumber) -> list[int]:
+    """The rank for which each preparer works now, of four."""
+    plan = world.core.epochs.lives[run, 0].live
+    assert plan is not None
+    order = plan.epoch.plan.sample_of.tolist()
+    return [order.index(world.places(task)[0]) % 4 for task in world.tasks.values()]
+
+
+@pytest.mark.parametrize(("allotment", "works"), [("least", 8), ("lobster", 4), ("equal", 8)])
+def test_preparers_are_divided_by_the_allotment(allotment: str, works: int) -> None:
+    """Four ranks that are early, eight preparers: `equal` gives each two. Algorithm 1 leaves those in excess idle.
+
+    Each rank draws what it would draw with another allotment, and each sample is prepared once.
+    """
+    world = PreparingWorld([60] * 256, 8, 400, second=800, count=8, allotment=allotment)
+    for client in range(1, 5):
+        run = world.register(client, group_chunks=3, stripe=4, seed=1)
+        world.want(client, run, WANTS[:1])
+        world.begin(client, run, 0, rank=client - 1, replicas=4)
+    while world.step() or world.reads:
+        World._finish_one(world)  # of the reads only
+    for _ in range(8):
+        world.is_ready()
+    while world.step():
+        pass
+    counts = np.bincount(ranks_of_tasks(world, run), minlength=4)
+    assert counts.sum() == works
+    if allotment != "least":
+        assert counts.tolist() == [works // 4] * 4
+    for turn in range(8):
+        for client in range(1, 5):
+            assert world.draw(client, run, 0, range(32 * turn + client - 1, 32 * turn + 32, 4))
+            world.settle()
+            world.now_s += 0.05
+            assert np.count_nonzero(world.answered[-1].state & PREPARED) == 8
+    assert set(world.made.values()) == {1}
+    facts = world.preparing.facts()
+    assert facts["allotment"] == allotment
+    assert sum(rank["decoded"] for rank in facts["ranks"]) == facts["decoded"] == 256
+
+
+def test_shares_by_queue_count_samples_beyond_the_window() -> None:
+    """Equal windows of 64 samples, 700 and 100 that are not prepared: seven of eight preparers, and one."""
+    allotting, sizes = Allotting(WorkerAllotment(by_requests)), [np.full(64, 10_000)] * 2
+    one, two = (NextToDecode((RunNumber(1), rank), 1, np.arange(64), 0.0, 0.5) for rank in (0, 1))
+    pending, working = {one.queue: 700, two.queue: 100}, {one.queue: 0, two.queue: 0}
+    while (chosen := allotting.choose([one, two], sizes, working, 8, pending)) is not None:
+        working[chosen.queue] += 1
+    assert list(working.values()) == [7, 1]
+
+
+def test_ranks_take_turns_if_preparers_are_fewer() -> None:
+    """Of `equal`: each rank is chosen as often as another."""
+    equally, names = WorkerAllotment(equal), [(RunNumber(1), rank) for rank in range(4)]
+    seconds, none = np.full((4, 1), 0.5), np.zeros(4, np.int64)
+    chosen = [equally.next_queue(names, seconds, np.ones(4, np.int64), np.ones(4), none) for _ in range(12)]
+    assert chosen == [0, 1, 2, 3] * 3
+
+
+@given(scenes(), st.sampled_from(list(BY_NAME)), st.integers(0, 1 << 32))
+@examples(100)
+def test_no_queue_gets_more_preparers_than_it_is_allotted(
+    scene: tuple[list[list[float]], list[float], list[int]], name: str, seed: int
+) -> None:
+    """Preparers that come one after the other, until none may have one more: then each has what the allotment says."""
+    seconds, due_s = np.array(scene[0]), np.array(scene[1])
+    pending = np.random.default_rng(seed).integers(1, 100, len(seconds))
+    names = [(RunNumber(1), rank) for rank in range(len(seconds))]
+    divided, working = WorkerAllotment(BY_NAME[name]), np.zeros(len(seconds), np.int64)
+    expected = BY_NAME[name](Queues(seconds[None], pending[None].astype(np.float64), due_s[None]))[0]
+    for _ in range(seconds.shape[1]):
+        chosen = divided.next_queue(names, seconds, pending, due_s, working)
+        if chosen is None:
+            break
+        working[chosen] += 1
+    assert working.sum() == expected.sum()
+    if len(seconds) <= seconds.shape[1] and name == "equal":
+        assert working.min() >= seconds.shape[1] // len(seconds)
+
+
+def test_samples_that_a_draw_waits_for_come_first_in_their_queue() -> None:
+    """The other queues keep their samples; a queue with no other samples has those that are waited for."""
+    queues = [(RunNumber(1), rank) for rank in range(3)]
+    ahead = [NextToDecode(queue, 1, np.array([4, 5, 6]) + 10 * queue[1], 8.0, 1.0) for queue in queues[:2]]
+    waiting = [NextToDecode(queue, 1, np.array([6, 9]) + 10 * queue[1], 0.0, -0.5) for queue in queues[1:]]
+    found = list(waiting_first(ahead, waiting))
+    assert [each.places.tolist() for each in found] == [[4, 5, 6], [16, 19, 14, 15], [26, 29]]
+    assert [(each.lead, each.due_s) for each in found] == [(8.0, 1.0), (0.0, -0.5), (0.0, -0.5)]

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from bench.papers import hits
 from brand.formats.constants import ROW
-from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
+from brand.node.decide.state import epoch_table
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, ChooseCached, Placement
 from brand.node.decide.state.instructions import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
 from brand.node.decide.state.members import ALONE
@@ -40,6 +41,7 @@ from brand.node.wire.client_messages import Number
 from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.orders.base import random
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order
@@ -89,7 +91,8 @@ class Player:
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.limit = self.room * (self.size + ON_TOP) * SLACK_SHARE // (SLACK_SHARE - 1) + ON_TOP
         held = np.isin(np.arange(self.samples), list(self.held))
-        start = CacheStart("", sizes, held, self.limit, "", self.placement, self.epochs, self.whole_unit)
+        folder = FolderStart("", held, self.limit)
+        start = CacheStart((folder,), sizes, self.placement, self.epochs, self.whole_unit)
         self.turn = NodeState(StoredChunks(Index(sizes), 64), self.residents, ALONE, 4, 0, start)
         self.order = Order("0" * 32, self.samples, 64, 1, self.policy)
         self.now_s = 0.0
@@ -130,7 +133,7 @@ class Player:
             mine = np.arange(rank, self.samples, self.replicas)
             for first in range(0, len(mine), batch):
                 self.draw(rank, epoch, mine[first : first + batch])
-            found.append((counters.cache.reads, counters.reads.read_samples))
+            found.append((counters.cache[0].reads, counters.reads.read_samples))
         return [
             (cache - before[0], storage - before[1])
             for (cache, storage), before in zip(found, [(0, 0), *found], strict=False)
@@ -178,16 +181,16 @@ class Player:
                 kept = job.kept(self.residents.pages_of)
                 self.tell(KeptChosen(number, kept, job.cached(kept), job.since, job.whole_unit))
             case Read():
-                for piece in np.flatnonzero(job.pieces["cached"]).tolist():
+                for piece in np.flatnonzero(job.pieces["folder"]).tolist():
                     assert set(job.places_of(piece).tolist()) <= self.held, "a read of what the folder does not hold"
                 self.tell(ReadEnded(job))
-            case Write(_, places):
+            case Write(_, _, places):
                 new = set(places.tolist()) - self.held
                 fits = (len(self.held) + len(new)) * self.size <= self.limit
                 self.held |= new if fits else set()
                 self.most = max(self.most, len(self.held))
                 self.tell(WriteEnded(job, np.isin(places, list(self.held)), ""))
-            case Forget(places):
+            case Forget(_, places):
                 self.held -= set(places.tolist())
 
     def ways(self) -> list[tuple[str, int]]:
@@ -212,7 +215,7 @@ def draws_of(player: Player, rank: int, epochs: int) -> NDArray[np.int64]:
 )
 def test_the_hits_of_one_of_eight_nodes_are_those_of_the_model(placement: Placement, rule: str, figure: float) -> None:
     """29.6 % of the samples in each folder, 50 epochs: within 2 points of the slow model, and of the design's table."""
-    samples, epochs, nodes = 4_000, 50, 8
+    samples, epochs, nodes = 1_500, 50, 8
     room = int(0.296 * samples)
     player = Player(samples, room, placement, epochs if placement == "frequency" else None, nodes)
     played = player.play(3, range(epochs))
@@ -268,6 +271,45 @@ def test_frequency_is_chosen_once() -> None:
     player = Player(800, 200, "frequency", 6)
     player.play(1, range(6))
     assert player.ways() == [("coming", 0), ("frequency", 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [48, epoch_table.PART], ids=["built in steps", "built at once"])
+@pytest.mark.parametrize("ranks", [[1], [0, 2]], ids=["one rank", "two ranks"])
+def test_frequency_fills_memory_first(ranks: list[int], part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds the samples that are drawn most often, the folder the next ones. The epochs under way lose nothing.
+
+    Memory is chosen in the middle of the first epoch, whose later draws count on other cached samples, and so does the
+    second epoch, if it is read ahead by then. `draw` asserts that each sample is in memory.
+    """
+    epochs, samples = 10, 800
+    monkeypatch.setattr(epoch_table, "PART", part)
+    if part == 48:
+        monkeypatch.setattr(random, "BLOCK", 8)
+    player = Player(samples, 100, "frequency", epochs, memory=200)
+    for epoch in range(epochs):
+        for rank in ranks:
+            player.begin(rank, epoch)
+        for first in range(0, samples, 16):
+            for rank in ranks:
+                player.draw(rank, epoch, np.arange(first + rank, first + 16, 4))
+        kept = player.residents.kept()
+        if epoch == 0:
+            first_choice = player.choices[0].kept(player.residents.pages_of)
+    counts = np.bincount(np.concatenate([draws_of(player, rank, epochs).ravel() for rank in ranks]), minlength=samples)
+    chosen = player.residents.to_keep(np.arange(samples))
+    assert first_choice is not None
+    assert chosen.sum() == first_choice.sum() > 120
+    assert (chosen != first_choice).sum() > 50
+    assert counts[chosen].min() >= counts[~chosen].max()
+    assert (kept == chosen).mean() > 0.99
+    cached = player.choices[-1].cached(chosen)
+    assert cached is not None
+    places = np.flatnonzero(cached)
+    assert not chosen[places].any()
+    rest = np.sort(counts[~chosen])[::-1]
+    assert counts[places].min() >= rest[len(places) - 1]
+    assert player.turn.core.counters.draws.direct == 0
 
 
 @pytest.mark.parametrize("case", ["all fits", "small", "stripes"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.cache.caching import CacheStart, Caching, FolderStart
 from brand.node.decide.state.choosing import ChooseCached, Placement
-from brand.node.decide.state.counters import CacheCounters
 from brand.node.decide.state.epoch_table import EpochTable
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
@@ -34,17 +34,28 @@ def world(cache: int | None, *, stored: set[int] | None = None, pages: int = 120
     return World(SIZES, CHUNK, pages, cache=cache, stored=set() if stored is None else stored)
 
 
-def draw_epochs(found: World, *epochs: int, **order: Any) -> list[tuple[int, int]]:
-    """Draw whole epochs; what was read for each from the storage and from the folder, in bytes."""
-    run, numbers = found.register(1, **(ORDER | order)), []
+def whole_epochs(found: World, epochs: Iterable[int], order: dict[str, Any]) -> Iterator[int]:
+    """Draw whole epochs, and yield the number of each once it is drawn."""
+    run = found.register(1, **order)
     for epoch in epochs:
         found.begin(1, run, epoch)
         found.quiet()
-        numbers.append(found.epochs()[run, epoch].epoch.number)
+        number = found.epochs()[run, epoch].epoch.number
         for first in range(0, len(SIZES), 5):
             assert found.draw(1, run, epoch, range(first, first + 5))
             found.settle()
-    return [(found.read_bytes.get((n, False), 0), found.read_bytes.get((n, True), 0)) for n in numbers]
+        yield number
+
+
+def read_from(found: World, *epochs: int, order: dict[str, Any] = ORDER) -> list[tuple[int, int, int]]:
+    """Draw whole epochs; the bytes that each reads from the storage, from the folder and from a slower one."""
+    numbers, size = list(whole_epochs(found, epochs, order)), found.read_bytes
+    return [(size.get((n, 0), 0), size.get((n, 1), 0), size.get((n, 2), 0)) for n in numbers]
+
+
+def draw_epochs(found: World, *epochs: int, **order: Any) -> list[tuple[int, int]]:
+    """Draw whole epochs; the bytes that each reads from the storage and from the folder."""
+    return [read[:2] for read in read_from(found, *epochs, order=ORDER | order)]
 
 
 def facts(found: World) -> dict[str, Any]:
@@ -160,13 +171,13 @@ def test_a_read_that_fails_in_the_folder_goes_to_the_storage() -> None:
     found, _ = reading()
     read = found.reads[0]
     (piece,) = read.pieces
-    assert piece["cached"]
+    assert piece["folder"]
     chunk = int(piece["chunk"])
     found.finish_read(failed={0})
     found.step()
     again = found.reads[-1]
     (same,) = again.pieces
-    assert not same["cached"]
+    assert not same["folder"]
     for field in ("chunk", "offset", "size", "span", "samples"):
         assert same[field] == piece[field]
     assert again.number > read.number
@@ -209,18 +220,18 @@ def test_pieces_of_a_bundle_that_fail_in_the_folder_go_to_the_storage_alone() ->
     found, run = reading(protocol="uniform", group_chunks=2)
     read = found.reads[0]
     assert len(read.pieces) > 3
-    assert read.pieces["cached"].all()
+    assert read.pieces["folder"].all()
     failed, arrived = read.places[[0, 2]].tolist(), np.delete(read.places, [0, 2])
     found.finish_read(failed={0, 2})
     found.step()
     again = found.reads[-1]
     assert again.places.tolist() == failed
-    assert not again.pieces["cached"].any()
+    assert not again.pieces["folder"].any()
     assert found.core.residents.present(arrived).all()
     assert not found.core.residents.present(np.array(failed)).any()
     while found.reads:  # parts that the server has forgotten cannot be read by what was under way
         read = found.reads[0]
-        cached = np.flatnonzero(read.pieces["cached"]).tolist()
+        cached = np.flatnonzero(read.pieces["folder"]).tolist()
         found.finish_read(failed=[each for each in cached if read.places_of(each)[0] not in found.stored])
         found.step()
     for first in range(0, len(SIZES), 8):
@@ -357,7 +368,7 @@ def _something(found: World, rng: random.Random) -> None:
             read = found.reads[number]
             gone = [  # parts that the server has forgotten cannot be read by what was under way
                 piece
-                for piece in np.flatnonzero(read.pieces["cached"]).tolist()
+                for piece in np.flatnonzero(read.pieces["folder"]).tolist()
                 if not set(read.places_of(piece).tolist()) <= found.stored
             ]
             some = [piece for piece in range(len(read.pieces)) if rng.random() < 0.05]
@@ -416,10 +427,12 @@ def test_without_a_folder_there_is_nothing() -> None:
 def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
     """Its state is told."""
     pool = PagePool(Allocator(100 * 128, 128), NoMemory(128), np.ones(8, np.uint32))
-    start = CacheStart("/nvme", np.full(8, 90, np.uint32), np.zeros(8, np.bool_), 0, "off")
-    caching = Caching(Residents(pool), 4, 10, CacheCounters(), start)
-    assert caching.facts() == {
+    off = FolderStart("/nvme", np.zeros(8, np.bool_), 0, "off")
+    start = CacheStart((off,), np.full(8, 90, np.uint32))
+    caching = Caching(Residents(pool), 4, 10, [], start)
+    each = {
         **{"folder": "/nvme", "limit": 0, "used": 0, "cached": 0, "state": "off"},
         **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
     }
+    assert caching.facts() == each | {"folders": [each]}
     assert caching.shelf(1, EpochTable(), later=False) is None

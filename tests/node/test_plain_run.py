@@ -38,6 +38,7 @@ ONLINE_ORDERS: Final = (
 )
 SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.decoding.ahead",
+    "brand.node.decide.decoding.allotment",
     "brand.node.decide.decoding.queues",
     "brand.node.decide.decoding.workers",
     "brand.node.decide.decoding.server_decoding",
@@ -133,6 +134,17 @@ def test_a_feature_that_is_on_is_imported(small: Path, tmp_path: Path) -> None:
     assert {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - elsewhere <= found["server"]
     assert "brand.node.client.orders" in found["training"]
     assert not {*SEVERAL_NODES, *SERVER_SIDE_DECODING} & found["server"]
+
+
+def test_a_server_that_decodes_consults_no_allotment_by_default() -> None:
+    """Not even its module is imported."""
+    code = (
+        "import sys\n"
+        "from brand.node.decide.decoding.server_decoding import _allots\n"
+        "print(_allots('least'), 'brand.node.decide.decoding.allotment' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert told.stdout == "None False\n", told.stderr
 
 
 def test_the_names_of_the_features_are_those_of_modules() -> None:

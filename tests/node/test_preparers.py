@@ -6,6 +6,7 @@ import io
 import logging
 import mmap
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -23,18 +24,20 @@ import pytest
 from hypothesis import given
 from PIL import Image
 
-from brand import BrandLoader, DecodeAudio, DecodeImage, pack
+from brand import BrandLoader, BrandSampler, DecodeAudio, DecodeImage, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.memories import Buffers, Pages
 from brand.node.decide.decoding import server_decoding as decoding
+from brand.node.decide.decoding.allotment import BY_NAME
+from brand.node.decide.state.features import LEAST
 from brand.node.memory.arena import Arena
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.serve import requests
 from brand.node.serve.decode_worker import BatchDecoder
 from brand.node.serve.server import NodeServer
-from brand.node.setup.decoding import Prepared, for_common
+from brand.node.setup.decoding import ALLOTMENTS, Prepared, for_common
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import client_messages, messages
 from brand.node.wire.client_messages import ClientPrepares, Numbers, unpack
@@ -523,6 +526,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
         (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
+        (("--decoded-memory", "1MB", "--decode-allotment", "fair"), "is not one of 'least', 'lobster', 'equal'"),
     ],
 )
 def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str) -> None:
@@ -537,6 +541,50 @@ def test_preparers_are_at_least_one() -> None:
     with pytest.raises(UsageError, match="at least one decode worker"):
         Prepared("1MB", 0)
     assert Prepared(1 << 20).count >= 1
+
+
+def test_an_allotment_has_a_known_name() -> None:
+    """The names for users are those of the default and of the functions."""
+    assert (LEAST, *BY_NAME) == ALLOTMENTS
+    with pytest.raises(UsageError, match="allotment='fair' of decode workers: give 'least', 'lobster' or 'equal'"):
+        Prepared("1MB", allotment="fair")
+    spec = ServerSpec("set.brand", "unix:@x", prepared=Prepared("1MB", allotment="lobster"))
+    assert ServerSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allotment", ["lobster", "equal"])
+def test_four_uneven_ranks_train_the_order_of_a_run_without_a_server(allotment: str, tmp_path: Path) -> None:
+    """One rank has all large pictures; each sample is prepared once, and the statistics tell for which rank."""
+    path, ranks = tmp_path / "uneven.brand", range(4)
+    more: dict[str, Any] = {"order": "uniform", "fields": ("index", "image"), "decode": {"image": SMALL}}
+
+    def drawn(data: list[BrandDataset]) -> list[list[tuple[int, bytes]]]:
+        samplers = [BrandSampler(data[rank], num_replicas=4, rank=rank, seed=3) for rank in ranks]
+        loaders = [BrandLoader(data[rank], 4, sampler=samplers[rank], collate_fn=list) for rank in ranks]
+        steps = list(zip(*loaders, strict=True))
+        return [[(n, image.tobytes()) for step in steps for n, image in step[rank]] for rank in ranks]
+
+    def fill(large: set[int]) -> None:
+        samples = ({"image": picture(n, size=(240, 240) if n in large else (16, 16))} for n in range(64))
+        pack(samples, path, {"image": "image"}, chunk_size=8, jobs=1)
+
+    fill(set())
+    large = {index for index, _ in drawn([BrandDataset(path, server="none", **more)] * 4)[0]}
+    shutil.rmtree(path)
+    fill(large)
+    expected = drawn([BrandDataset(path, server="none", **more)] * 4)
+    assert {index for index, _ in expected[0]} == large
+    with running_server(path, memory=1.0, prepared=Prepared("1MB", 4, allotment=allotment)) as server:
+        data = [BrandDataset(path, server=server.address, job="uneven", **more) for _ in ranks]
+        assert drawn(data) == expected
+        facts = data[0].stats()["decoding"]
+        for each in data:
+            each._source.port.client.close()
+    assert (facts["allotment"], facts["decoded"], facts["fetched_decoded"]) == (allotment, 64, 64)
+    assert [(each["job"], each["rank"]) for each in facts["ranks"]] == [("uneven", rank) for rank in ranks]
+    assert sum(each["decoded"] for each in facts["ranks"]) == 64
+    assert all(each["worker_s"] > 0 for each in facts["ranks"])
 
 
 def test_what_a_common_server_prepares_with() -> None:

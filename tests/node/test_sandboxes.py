@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from brand.node.serve import lifetime, requests
 from brand.node.serve.lifetime import owner_here
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.node.support import servers_of
 from tests.sandbox import OTHER_PROC, PROCESS_ONE, environment, needs_namespaces, without
 from tests.support import LIMIT_S, wait_until
@@ -74,12 +77,21 @@ def train(command: tuple[str, ...], data: Path, folder: Path, how: str = "loader
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def free(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Train without a sandbox, once for each kind of loader, and return what the training prints."""
+    return cache(lambda how: train((), texts, tmp_path_factory.mktemp("free"), how))
+
+
+@places.turns("how")
 @pytest.mark.parametrize("how", ["loader", "2:fork", pytest.param("2:spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", [PROCESS_ONE, OTHER_PROC], ids=["process 1", "another /proc"])
-def test_a_training_that_is_process_1(texts: Path, tmp_path: Path, command: tuple[str, ...], how: str) -> None:
+def test_a_training_that_is_process_1(
+    texts: Path, tmp_path: Path, free: Callable[[str], dict[str, Any]], command: tuple[str, ...], how: str
+) -> None:
     """It gets the samples in the order in which every process gets them."""
     needs_namespaces(command)
-    outside, inside = train((), texts, tmp_path, how), train(command, texts, tmp_path, how)
+    outside, inside = free(how), train(command, texts, tmp_path, how)
     assert inside["pid"] == 1
     assert outside["pid"] != 1
     for name in ("found", "direct", "problems"):
@@ -183,12 +195,15 @@ REFUSED = {
 }
 
 
+@places.turns("how")
 @pytest.mark.parametrize("how", ["loader", "2:fork", pytest.param("2:spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-def test_a_training_whose_sandbox_refuses_calls(texts: Path, tmp_path: Path, refused: dict[str, str], how: str) -> None:
+def test_a_training_whose_sandbox_refuses_calls(
+    texts: Path, tmp_path: Path, free: Callable[[str], dict[str, Any]], refused: dict[str, str], how: str
+) -> None:
     """As gVisor and old container runtimes do. The order and the samples are the same, and the server ends after it."""
     command, before = without(**refused), set(servers_of(texts))
-    found, wanted = train(command, texts, tmp_path, how), train((), texts, tmp_path, how)
+    found, wanted = train(command, texts, tmp_path, how), free(how)
     for name in ("found", "direct", "problems"):
         assert found[name] == wanted[name]
     wait_until(lambda: set(servers_of(texts)) <= before, "its server ends")
@@ -248,29 +263,25 @@ def refuse_call(*_: object) -> int:
     raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
+SMALL_SHM = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
+NO_SHM = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "missing"),
+    ("command", "refused", "missing"),
     [
-        (PROCESS_ONE, set()),
-        (OTHER_PROC, set()),
-        (("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"), set()),
-        (
-            ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"', "sh"),
-            {"DataLoader", "/dev/shm"},
-        ),
-        (REFUSED["pidfd"], {"kernel"}),
-        (REFUSED["memfd"], {"shared memory"}),
-        (REFUSED["both"], {"kernel", "shared memory"}),
+        ((*PROCESS_ONE, "sh", "-c", SMALL_SHM, "sh"), {}, set()),
+        (OTHER_PROC, REFUSED["memfd"], {"shared memory"}),
+        (("unshare", "-rm", "sh", "-c", NO_SHM, "sh"), REFUSED["pidfd"], {"DataLoader", "/dev/shm", "kernel"}),
     ],
-    ids=["process 1", "another /proc", "64 MB /dev/shm", "no /dev/shm", *REFUSED],
+    ids=["process 1, 64 MB /dev/shm", "another /proc, no memfd", "no /dev/shm, no pidfd"],
 )
-def test_doctor_names_what_is_missing(command: tuple[str, ...] | dict[str, str], missing: set[str]) -> None:
+def test_doctor_names_what_is_missing(command: tuple[str, ...], refused: dict[str, str], missing: set[str]) -> None:
     """And nothing else; a training works in each of these."""
-    if isinstance(command, dict):
-        command = without(**command)
-    else:
-        needs_namespaces(command)
+    needs_namespaces(command)
+    if refused:
+        command = (*command, *without(**refused))
     run = [*command, sys.executable, "-m", "brand", "doctor", "--json"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment())
     found = json.loads(done.stdout)

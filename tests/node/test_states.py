@@ -13,7 +13,7 @@ from tests.rounds import examples
 SAMPLES = 12
 AFTER: dict[str, dict[int, int]] = {
     "expect": {GONE: DUE, UNWANTED: COMING, HELD: HELD, DUE: DUE, COMING: COMING, EARLY: EARLY},
-    "start": {DUE: COMING, EARLY: COMING},
+    "start": {GONE: UNWANTED, DUE: COMING, EARLY: COMING},
     "start_early": {DUE: EARLY},
     "mark_present": {DUE: HELD},
     "mark_arrived": {UNWANTED: GONE, DUE: HELD, COMING: HELD, EARLY: DUE},

@@ -25,7 +25,7 @@ def stripe_of(number: int, samples: list[tuple[int, bool]]) -> Stripe:
     rows["index"] = np.arange(len(samples)) + 100 * number
     wanted = np.array([wanted for _, wanted in samples])
     wanted[[0, -1]] = True
-    return Stripe(CHUNK * number + 7, rows, np.flatnonzero(wanted) + CHUNK * number + 7)
+    return Stripe(CHUNK * number + 7, rows, np.flatnonzero(wanted) + CHUNK * number + 7, np.arange(0))
 
 
 @given(st.lists(SAMPLES, min_size=1, max_size=4), st.none() | st.integers(0, 100))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brand.node.decide.reads.operations import around_misses, pieces_of, units_of
 from brand.node.serve.recording import Recorder, replay
-from brand.node.setup.caching import Cache, open_cache
+from brand.node.setup.caching import Cache, open_caches
 from brand.node.setup.measure import stored_sizes
 from brand.orders.order import MAX_EPOCH
 from brand.orders.policies.uniform import UniformPolicy
@@ -23,7 +23,7 @@ from brand.storage.profile.profile import Profile, save_profile
 from brand.testing.node import running_server
 from brand.testing.storage import CountedStorage
 from tests.made_orders import order_of
-from tests.node.test_caching import CHUNK, SIZES, _something, facts
+from tests.node.test_caching import CHUNK, SIZES, _something, facts, whole_epochs
 from tests.node.world import World
 from tests.rounds import Chance, examples, rounds
 from tests.several_nodes.support import Rank, draw_in_step, node_of
@@ -83,14 +83,9 @@ def world(share: float = 1.0, *, whole_unit: int = 4, pages: int = 120) -> World
 
 def play(found: World, epochs: int) -> list[tuple[int, int, int]]:
     """Bytes from the storage and from the folder, and operations of the storage, for each epoch."""
-    run, numbers, operations = found.register(1, **ORDER), [], [0]
-    for epoch in range(epochs):
-        found.begin(1, run, epoch)
-        found.quiet()
-        numbers.append(found.epochs()[run, epoch].epoch.number)
-        for first in range(0, len(SIZES), 5):
-            assert found.draw(1, run, epoch, range(first, first + 5))
-            found.settle()
+    numbers, operations = [], [0]
+    for number in whole_epochs(found, range(epochs), ORDER):
+        numbers.append(number)
         operations.append(found.core.counters.reads.reads)
     each = np.diff(operations).tolist()
     of = found.read_bytes
@@ -163,8 +158,9 @@ def test_the_profile_says_whether_units_are_read(texts: Path, tmp_path: Path, mo
     for alone in (None, 9e7, 1e6):
         if alone is not None:
             slow_at_small_reads(texts, monkeypatch, tmp_path, alone)
-        folder, start = open_cache(Cache(tmp_path), data, stored_sizes(data))
+        (folder,), start = open_caches([Cache(tmp_path)], data, stored_sizes(data))
         assert folder is not None
+        assert start is not None
         folder.close()
         found.append(start.whole_unit)
     assert found == [1, 1, 8]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.cache.caching import WRITES, CacheStart
+from brand.node.decide.cache.caching import WRITES, CacheStart, FolderStart
 from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.online.online_orders import OnlineEpoch, OnlineOrders
@@ -176,8 +176,8 @@ class World:
     now_s: float = 1000.0
     reads: list[Read] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
-    read_bytes: dict[tuple[int, bool], int] = field(default_factory=dict)
-    """Bytes of large reads, by the number of their epoch and whether they came from the cache folder."""
+    read_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes of large reads, by the number of their epoch and of the cache folder that they came from; 0 for none."""
     jobs: list[MakePlan | ChooseCached | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
@@ -199,6 +199,8 @@ class World:
     """Places that clients want by name and have not got."""
     cache: int | None = None
     """Room of its cache folder in bytes; None: it has none."""
+    second: int | None = None
+    """Room of a slower cache folder in bytes; None: it has none."""
     placement: Placement = "auto"
     epochs_of_runs: int | None = None
     """How many epochs the user has said that a run takes."""
@@ -206,6 +208,8 @@ class World:
     """Samples that the storage reads faster at once than one by one."""
     stored: set[int] = field(default_factory=set)
     """Places whose bytes are in the cache folder, which may outlive a server."""
+    stored_second: set[int] = field(default_factory=set)
+    """Those in the slower one."""
     gap_bytes: int = 1 << 40
     """Larger gaps between the samples of a read are not read through."""
     prepared: DecodingStart | None = None
@@ -255,9 +259,17 @@ class World:
     def _cache_start(self) -> CacheStart | None:
         if self.cache is None:
             return None
-        held = np.isin(np.arange(len(self.sizes)), list(self.stored))
+        every, rooms = np.arange(len(self.sizes)), [room for room in (self.cache, self.second) if room is not None]
+        folders = tuple(
+            FolderStart(f"/cache{number or ''}", np.isin(every, list(self.store(number + 1))), room)
+            for number, room in enumerate(rooms)
+        )
         sizes = self.index.sizes.astype(np.uint32)
-        return CacheStart("/cache", sizes, held, self.cache, "", self.placement, self.epochs_of_runs, self.whole_unit)
+        return CacheStart(folders, sizes, self.placement, self.epochs_of_runs, self.whole_unit)
+
+    def store(self, folder: int) -> set[int]:
+        """Places whose bytes are in a cache folder, by its number."""
+        return self.stored_second if folder == 2 else self.stored
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
@@ -435,7 +447,7 @@ class World:
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
         (epoch, _), *others = self.waits_for(read)
         may = not read.plan.shares and not others
-        aside = tuple(p for p in sorted(left) if may and p not in lost and not read.pieces["cached"][p])
+        aside = tuple(p for p in sorted(left) if may and p not in lost and not read.pieces["folder"][p])
         for piece, vector in enumerate(read.vectors):
             if piece not in aside:
                 self._fill(read, piece, vector, failed=piece in lost)
@@ -443,7 +455,7 @@ class World:
         chunks = tuple(sorted(found))
         self.tell(ReadEnded(read, lost, aside, chunks))
         for piece in lost + aside:
-            if not read.pieces["cached"][piece]:
+            if not read.pieces["folder"][piece]:
                 places = read.places_of(piece)
                 states = epoch.states
                 left = states.waited_for(places) & ~states.due(places)  # what came early comes again when it is due
@@ -452,14 +464,14 @@ class World:
 
     def _fill(self, read: Read, piece: int, vector: NDArray[np.void], *, failed: bool) -> None:
         """A piece of a read brings its bytes."""
-        chunk, offset, size, *_, cached = read.pieces[piece].item()
+        chunk, offset, size, *_, folder = read.pieces[piece].item()
         data = self.index.chunks[chunk][offset : offset + size]
-        if cached:
+        if folder:
             places = read.places_of(piece).tolist()
-            assert failed or set(places) <= self.stored, "a read of what is not in the cache folder"
-            data = self._part(chunk)[offset : offset + size]
+            assert failed or set(places) <= self.store(folder), "a read of what is not in the cache folder"
+            data = self._part(chunk, folder)[offset : offset + size]
         if not failed:
-            source = self.waits_for(read)[0][0].number, cached
+            source = self.waits_for(read)[0][0].number, folder
             self.read_bytes[source] = self.read_bytes.get(source, 0) + size
         assert len(data) == size, "a read beyond the end of the file"
         assert int(vector["length"].sum()) == size
@@ -482,14 +494,14 @@ class World:
             assert pages[ROW_BYTES : ROW_BYTES + size] == content(place, size).tobytes(), "pages were used again"
         if stopped:
             held[:] = False
-        self.stored |= set(write.places[held].tolist())
+        self.store(write.folder).update(write.places[held].tolist())
         self.tell(WriteEnded(write, held, stopped))
         self.check()
 
-    def _part(self, number: int) -> NDArray[np.uint8]:
+    def _part(self, number: int, folder: int) -> NDArray[np.uint8]:
         """A chunk's part: holes, and the bytes of samples that were written."""
         part = np.full(len(self.index.chunks[number]), 238, np.uint8)
-        for place in self.stored:
+        for place in self.store(folder):
             if place // self.chunk_size == number:
                 span = slice(int(self.index.table["offset"][place]), None)
                 part[span][: self.index.sizes[place]] = self.index.chunks[number][span][: self.index.sizes[place]]
@@ -559,10 +571,10 @@ class World:
             case Write():
                 self.writes.append(instruction)
                 assert len(self.writes) <= WRITES, "more writes at a time than are allowed"
-            case Forget(forgotten, parts):
-                chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
-                self.stored -= set(forgotten.tolist())
-                self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
+            case Forget(folder, forgotten, parts):
+                chunks, store = set((forgotten // self.chunk_size).tolist()) if parts else set(), self.store(folder)
+                store.difference_update(forgotten.tolist())
+                store.difference_update([place for place in store if place // self.chunk_size in chunks])
             case DrawAnswer(client, answer):
                 if client not in self.gone:
                     self._take(client, answer)
@@ -764,13 +776,19 @@ class World:
         reads = [*self.reads, *core.reads._again]
         for read in reads:
             np.add.at(owner, allocator.chains(read.heads, self.pages_of[read.places]), 1)
+        peering = self.turn.peering
+        arriving = {} if peering is None else peering.receiving.arriving._samples
+        for sample in arriving.values():
+            owner[sample.pages] += 1
         assert (owner == 1).all(), f"pages with no owner or several: {np.flatnonzero(owner != 1)}"
 
         reasons = residents.kept().astype(np.int64)
         for epoch in epochs.values():
             reasons[epoch.states.all(HELD)] += 1
         queued = [*core.caching.writing._queue, *(write.places for write in self.writes)]
-        for places in (*core.draws.leases.places(), *queued, *self.being_prepared()):
+        departing = [] if peering is None else list(peering.sending.departing._samples.values())
+        in_parts = [np.array([sample.place]) for sample in departing]
+        for places in (*core.draws.leases.places(), *queued, *self.being_prepared(), *in_parts):
             np.add.at(reasons, places, 1)
         assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
         assert ((reasons > 0) == (residents._head >= 0)).all()
@@ -782,7 +800,8 @@ class World:
 
         for node in self.members.others:
             from_node = residents._sender == node
-            assert residents.sent_pages[node] == int(self.pages_of[from_node].sum())
+            reserved = len(arriving[node].pages) if node in arriving else 0
+            assert residents.sent_pages[node] == int(self.pages_of[from_node].sum()) + reserved
 
         for epoch in epochs.values():
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
@@ -810,8 +829,9 @@ class World:
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
         assert set(core.draws.leases._leases) == set(self.held)
         assert core.reads.under_way == sum(read.count for read in self.reads)
-        held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
-        assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"
+        for folder in (1, 2):
+            held = np.flatnonzero(core.caching._held == folder).tolist()
+            assert set(held) <= self.store(folder), "a sample counts as cached that the folder does not hold"
 
         known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
         assert {run for run, _ in core.epochs.lives} <= known

@@ -87,7 +87,7 @@ def test_what_stays_after_each_epoch_is_beladys_choice(made: tuple[Order, Ranks,
         until, again = table.key(epoch)
         here = held.copy()
         here[list(now)] = True
-        held = most_wanted(until, here & again, np.ones(units, np.int64), capacity, order.seed)
+        held = most_wanted(until, here & again, np.ones(units, np.int64), np.array([capacity]), order.seed) > 0
         later = {each: set(units_drawn(order, ranks, unit, each)) for each in range(epoch + 1, last + 1)}
         soonest = {at: each for each in reversed(later) for at in later[each]}
         model = set(

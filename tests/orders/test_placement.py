@@ -61,8 +61,8 @@ def test_the_folder_holds_what_memory_would_keep_next(
     order, plan, size_of = made
     sizes, stripe, total = np.array(size_of, np.int64), min(stripe, order.chunk_size), sum(size_of)
     kept = choose_kept(plan, sizes, int(kept_share * total), stripe, seed)
-    room = int(share * total)
-    cached = choose_cached(order.mapping, np.where(kept, 0, sizes), room, stripe, seed)
+    room, nothing = int(share * total), np.zeros(len(sizes), np.int8)
+    cached = choose_cached(order.mapping, np.where(kept, 0, sizes), nothing, np.array([room]), stripe, seed) > 0
     assert not (cached & kept).any()
     assert int(sizes[cached].sum()) <= room
     stripes, left = stripe_numbers(order.mapping, stripe), room

@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.allotment import (
-    ALLOTMENTS,
-    Queues,
-    algorithm_1,
-    binary_search,
-    by_requests,
-    equal,
-    greedy,
-    late_s,
-    least,
-)
+from bench.papers.allotment import ALLOTMENTS, greedy, least
+from brand.node.decide.decoding.allotment import Queues, algorithm_1, binary_search, by_requests, equal, late_s
 from brand.node.decide.decoding.queues import seconds_with
 from tests.rounds import examples
 
@@ -137,6 +128,33 @@ def test_algorithm_1_takes_threads_back_where_it_hurts_least() -> None:
     assert binary_search(wants_three)[0].tolist() == [[3, 3]]
     assert algorithm_1(wants_three).tolist() == [[2, 2]]
     assert algorithm_1(one([[9, 5, 1, 1, 1], [9, 2, 1, 1, 1]])).tolist() == [[3, 2]]
+
+
+@pytest.mark.parametrize("short", [False, True])
+@examples(60)
+@given(data=st.data())
+def test_algorithm_1_takes_threads_back_one_by_one(short: bool, data: st.DataObject) -> None:
+    """In any scene: from the queue that is the least late with one thread less, until the budget holds."""
+    known = data.draw(queues(short=short))
+    threads = binary_search(known)[0]
+    for row in range(len(threads)):
+        while threads[row].sum() > known.budget:
+            fewer = np.where(threads > 0, late_s(known, threads - 1), np.inf)
+            threads[row, fewer[row].argmin()] -= 1
+    assert algorithm_1(known).tolist() == threads.tolist()
+
+
+def test_a_worked_example_of_section_4() -> None:
+    """Eight threads, a training step of 1 s, tau 5 %: two GPUs have half of the requests, the first one little work.
+
+    By requests (section 4.2) they get 4, 2, 1 and 1. The first is early with 4 and gets the 1 thread that suffices, the
+    second is in time and keeps its 2 (line 5), the third is late and gets the 3 with which it is in time.
+    """
+    k = np.arange(1, 9)
+    seconds = np.stack([1.0 / k, 2.0 / k, 3.0 / k, 1.0 / k])[None]
+    known = Queues(seconds, np.array([[40.0, 20.0, 10.0, 10.0]]), 1.0)
+    assert by_requests(known).tolist() == [[4, 2, 1, 1]]
+    assert algorithm_1(known).tolist() == [[1, 2, 3, 1]]
 
 
 @pytest.mark.parametrize("name", ALLOTMENTS)

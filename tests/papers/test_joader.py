@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bench.papers.caches import Policy, Sampling, misses
+from bench.papers.joader import least_slots
 from tests.rounds import examples
 
 Sets = list[NDArray[np.int64]]
@@ -69,6 +70,14 @@ def test_the_figures_of_the_appendix(
 ) -> None:
     """The paper draws curves; these are the figures of this project's first model of the same rules."""
     assert misses(sets(), slots, sampling, policy) == pytest.approx(reads, rel=0.015)
+
+
+def test_caches_with_which_nothing_is_read_twice() -> None:
+    """Dependent sampling needs half of what independent sampling does. `lru` needs room for all elements."""
+    sets = nested(N, 7500)
+    assert least_slots(sets, "dependent", "refcnt") == 2000
+    assert least_slots(sets, "independent", "refcnt") == 4000
+    assert least_slots(nested(5000, 3750), "dependent", "lru") == 5000
 
 
 sets_of_numbers = st.lists(st.sets(st.integers(0, 30), min_size=1), min_size=1, max_size=4)

@@ -197,15 +197,21 @@ def test_brand_reads_large_pieces_where_operations_are_few() -> None:
         assert ops[STORAGE].sum() == 4096 / a_read
 
 
-def test_brand_reads_what_is_too_large_to_be_sent_where_it_is_drawn() -> None:
-    """Samples of 1 MB do not pass between nodes: each node reads what others own in every epoch.
-
-    It keeps what it owns from the first draw on, so an epoch still reads three quarters of what the one before did.
-    """
+def test_brand_sends_samples_of_1_mb() -> None:
+    """In memories that hold all, as smaller ones: storage is read in the first epoch only."""
     found = by_source_and_epoch(replace(SMALL, mean_mb=1, room_mb=(20, 2000)))
+    assert found[STORAGE] / 4096 == pytest.approx([1, 0, 0])
+    assert found[PEERS] / 4096 == pytest.approx([0.75] * 3, rel=0.05)
+
+
+def test_brand_reads_what_is_too_large_to_be_sent_where_it_is_drawn() -> None:
+    """A tenth of 2 GB takes samples of up to 17 MB of each of three nodes: larger ones are read in every epoch.
+
+    So are the quarter that a node owns: read-ahead leaves next to no memory in which such samples could be cached.
+    """
+    found = by_source_and_epoch(replace(SMALL, samples=256, batch=16, mean_mb=20, room_mb=(20, 2000)))
     assert not found[PEERS].any()
-    own = np.array([1, 0.75, 0.75**2]) / 4
-    assert found[STORAGE] / 4096 == pytest.approx(0.75 + own, rel=0.02)
+    assert found[STORAGE] / 5120 == pytest.approx([1, 1, 1], rel=0.02)
 
 
 def test_diesel_reads_a_chunk_at_a_time() -> None:

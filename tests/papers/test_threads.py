@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.papers.allotment import Queues, algorithm_1, binary_search
-from bench.papers.theory import THREADS, thread_figures
+from bench.papers.theory import THREADS, TRAIN_S, ablation, thread_figures
 from bench.papers.threads import (
     Portfolio,
     ThreadScene,
@@ -18,6 +17,7 @@ from bench.papers.threads import (
     outcome,
 )
 from brand.errors import UsageError
+from brand.node.decide.decoding.allotment import Queues, algorithm_1, binary_search
 
 scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""
@@ -57,6 +57,16 @@ def test_algorithm_1_takes_few_steps() -> None:
     _, steps = binary_search(known)
     assert steps.mean() == pytest.approx(2.5, abs=0.25)
     assert steps.max() <= 7
+
+
+@pytest.mark.slow
+def test_the_parts_alone_and_together() -> None:
+    """The table of the page. Eviction is as printed if loading is slow; both together gain more than their product."""
+    slow, middle, fast = (ablation(train_s) for train_s in TRAIN_S)
+    assert slow == pytest.approx({"threads": 1.15, "eviction": 1.18, "both": 1.62, "both, `least`": 1.62}, abs=0.02)
+    assert middle == pytest.approx({"threads": 1.15, "eviction": 1.18, "both": 1.42, "both, `least`": 1.51}, abs=0.02)
+    assert fast == pytest.approx({"threads": 0.89, "eviction": 1, "both": 0.88, "both, `least`": 1}, abs=0.02)
+    assert slow["both"] > slow["threads"] * slow["eviction"]
 
 
 def test_as_printed_algorithm_1_takes_the_threads_of_a_late_queue() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from brand.orders.policies.slots import REFILLS, Refill
 from tests.made_orders import order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of, servers
 from tests.support import wait_until
@@ -17,11 +19,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("refill", REFILLS)
 @pytest.mark.parametrize("ahead", [0, 40])
-def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: int) -> None:
-    """Requests exactly: they depend on the plan alone. Chunks read exactly, but for what was read for a next epoch."""
-    epochs = range(4)
-    order = order_of(texts, slots_across(3, 3, ahead))
+def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: int, refill: Refill) -> None:
+    """Requests exactly: they depend on the plan alone. Chunks read exactly, but for what was read for a next epoch.
+
+    The four variants of the paper's section 5.3: with and without prefetching, by fill rate or at random.
+    """
+    epochs = range(2)
+    order = order_of(texts, replace(slots_across(3, 3, ahead), refill=refill))
     plans = [order.plan(epoch) for epoch in range(len(epochs) + 1)]
     with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.6) as cluster:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")

@@ -42,7 +42,7 @@ from tests.rounds import examples
 from tests.support import wait_until
 
 CLIENT = ClientNumber(1)
-ONE, THREE = NodeNumber(1), NodeNumber(3)
+ZERO, ONE, THREE = NodeNumber(0), NodeNumber(1), NodeNumber(3)
 PAGE = 128
 ORDER = Order("0" * 32, 1000, 16, 7, SlotPolicy(4, nodes=2, ranks=2, window=10, remote=10))
 PLACES = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20)
@@ -100,6 +100,19 @@ def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None
     assert isinstance(found, wire.Push)
     assert (found.number, found.places.tolist(), found.missed.tolist()) == (number, places, places[:missed])
     assert found.data.tolist() == data.tolist()
+
+
+@given(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1), st.integers(1, 4), st.integers(1, PAGE - 1))
+def test_parts_of_a_sample(number: int, place: int, pages: int, more: int) -> None:
+    """There and back, in whole pages, and at least one."""
+    data = np.arange(pages * PAGE).astype(np.uint8).reshape(pages, PAGE)
+    packed = wire.pack(wire.PushPart(number, place, number, data))
+    found = wire.unpack_reply(packed, PAGE)
+    assert isinstance(found, wire.PushPart)
+    assert (found.number, found.place, found.first, found.data.tolist()) == (number, place, number, data.tolist())
+    for wrong in (packed[: -pages * PAGE], packed[:-more], packed + bytes(more), packed[: 4 + more % 16]):
+        with pytest.raises(ProtocolError, match="a part that has no pages"):
+            wire.unpack_reply(wrong, PAGE)
 
 
 @pytest.mark.slow
@@ -263,6 +276,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
             st.builds(lambda n, p: wire.SampleRequest(n, 5, array(p)), numbers, places),
             st.builds(lambda n, p: wire.Fetch(n, array(p)), numbers, places),
             st.builds(lambda n, p, m: wire.Push(n, array(p), array(m), pages), numbers, places, places),
+            st.builds(wire.PushPart, numbers, st.integers(0, 1300), st.integers(0, 5), st.just(pages)),
             st.builds(lambda n: wire.FetchReply(n, 10, 0, memoryview(b"0123456789")), numbers),
             st.just(wire.Refused(wire.EpochReleased("run", order, None), "because")),
         )
@@ -294,6 +308,7 @@ def test_whatever_a_node_says_the_server_goes_on(
 
 @given(st.binary(max_size=200))
 @example(struct.pack("<HHIII", PeerKind.PUSH, wire.VERSION, 0, (1 << 32) - 1, (1 << 32) - 1))
+@example(struct.pack("<HHIQI", PeerKind.PART, wire.VERSION, 0, (1 << 64) - 1, (1 << 32) - 1) + bytes(PAGE))
 @example(struct.pack("<HHQQQ", PeerKind.FETCHED, wire.VERSION, 0, (1 << 64) - 1, (1 << 64) - 1))
 @example(struct.pack("<HH", PeerKind.DRAWING, wire.VERSION) + b'{"run": ' + b"[" * 100_000)
 @example(struct.pack("<HH", PeerKind.DRAWING, wire.VERSION) + json.dumps({"run": "x", "order": 5}).encode())
@@ -357,3 +372,46 @@ def test_a_peer_that_lies(texts: Path) -> None:
         )
         turn(server)
         assert made.hung_up == [PeerStream(1, asks=True)]
+
+
+@pytest.mark.parametrize("lie", ["another place", "a gap", "no beginning", "not its own", "a push", "no such place"])
+def test_a_peer_that_lies_in_the_parts_of_a_sample(texts: Path, lie: str) -> None:
+    """It is hung up on, and the pages that its sample had reserved are free: it was never in memory."""
+    order = order_of(texts)
+    with serving(texts) as (server, made):
+        turn(server)
+        core, residents = server._state.core, residents_of(server)
+        run = core.epochs.runs.register(CLIENT, order, "run", None)
+        core.epochs.begin_here(ClientBegins(CLIENT, run, Announcement(0)))
+        wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
+        live = core.epochs.get((run, 0))
+        assert live is not None
+        number, owner = live.epoch.number, live.epoch.owner_of(np.arange(order.samples))
+        large = np.flatnonzero(
+            (residents.pages_of >= 3) & (residents.pages_of <= core.epochs.limits.largest_sent(ZERO))
+        )
+        mine, (place, other) = int(large[owner[large] == 0][0]), large[owner[large] == 1][:2].tolist()
+        pages = np.zeros((1, residents.pool.allocator.page), np.uint8)
+        whole = pages.repeat(int(residents.pages_of[other]), axis=0)
+        first = wire.PushPart(number, place, 0, pages)
+        lies: dict[str, list[wire.Reply]] = {
+            "another place": [first, wire.PushPart(number, other, 1, pages)],
+            "a gap": [first, wire.PushPart(number, place, 2, pages)],
+            "no beginning": [wire.PushPart(number, place, 1, pages)],
+            "not its own": [wire.PushPart(number, mine, 0, pages)],
+            "a push": [first, wire.Push(number, array([other]), array([]), whole)],
+            "no such place": [wire.PushPart(number, order.samples, 0, pages)],
+        }
+        *before, last = (Received(PeerStream(1, asks=True), wire.pack(message)) for message in lies[lie])
+        assert server._exchange is not None
+        free = residents.pool.allocator.free
+        made.coming += before
+        server._exchange.take_events()
+        assert made.hung_up == []
+        assert residents.pool.allocator.free == free - len(before) * int(residents.pages_of[place])
+        made.coming.append(last)
+        server._exchange.take_events()
+        server._exchange.take_events()  # the stream has ended
+        assert made.hung_up == [PeerStream(1, asks=True)]
+        assert (residents.pool.allocator.free, residents.sent_pages[1]) == (free, 0)
+        assert not residents.present(np.array([place, other])).any()

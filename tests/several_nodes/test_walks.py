@@ -22,8 +22,8 @@ from brand.testing.node import random_address, running
 from tests.rounds import Chance, rounds
 from tests.several_nodes.world import Cluster, Walk, walk
 
-WALKS, STEPS = 24, 350
-"""Of one round: the hundred rounds of `make explore` take 840,000 steps."""
+WALKS, STEPS = 12, 350
+"""The walks of a round, and the steps of a walk. The hundred rounds of `make explore` take 420,000 steps."""
 SLOTS = {"protocol": "slots", "group_chunks": 2, "nodes": 2, "ranks": 2, "window": 8, "remote": 8}
 
 
@@ -50,6 +50,15 @@ def test_trainings_that_share_draw_alike_on_every_node(chance: Chance, caplog: p
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
         walk(seed, STEPS, sharing=True)
+
+
+@pytest.mark.slow
+@rounds(1)
+def test_samples_larger_than_a_message_take_pages_once(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """They are sent in parts: a stream that ends between two parts, or a node that is slow, leaves no page behind."""
+    caplog.set_level(logging.CRITICAL)
+    for number, seed in enumerate(chance.seeds(WALKS)):
+        walk(seed, STEPS, sharing=number % 2 == 1, in_parts=True)
 
 
 def test_an_epoch_that_comes_late_is_asked_for_once() -> None:

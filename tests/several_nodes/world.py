@@ -8,18 +8,21 @@ the bytes of the samples; the books of every node are checked after every call.
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from brand.node.decide.peers import parts, peering
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.base.mapping import Mapping
-from tests.node.world import World, some_pieces
+from tests.node.world import PAGE, World, some_pieces
 from tests.tools.network import FakeNetwork
 
 CLIENT = 1
@@ -239,7 +242,7 @@ class Cluster:
 class Walk:
     """A training with everything that may happen to it, in an order that a seed decides."""
 
-    def __init__(self, seed: int, *, sharing: bool = False) -> None:
+    def __init__(self, seed: int, *, sharing: bool = False, large: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
         if sharing:
@@ -251,6 +254,10 @@ class Walk:
         total = sum(-(-(size + 32) // 128) for size in sizes)
         pages = max(12, round(total * rng.choice([0.2, 0.3, 0.5, 0.8, 1.1])))
         remote_pages = max(2, pages // rng.choice([2, 4, 10]))
+        if large:  # samples of 2 to 5 pages, and so much memory that most of them are sent
+            nodes, sizes = min(nodes, 3), [rng.choice([97, 200, 500]) for _ in range(count)]
+            pages = round(sum(-(-(size + 32) // 128) for size in sizes) * rng.choice([0.5, 0.8, 1.1]))
+            remote_pages = pages // 2
         order: dict[str, Any] = {"seed": seed % 3, "group_chunks": rng.randint(1, 4)}
         protocol = rng.random()
         if protocol < 0.5:
@@ -343,9 +350,17 @@ class Walk:
                     cluster.worlds[node].step()
 
 
-def walk(seed: int, steps: int, *, sharing: bool = False) -> Cluster:
-    """All of a walk. `sharing`: of two trainings that share."""
-    walk = Walk(seed, sharing=sharing)
+def walk(seed: int, steps: int, *, sharing: bool = False, in_parts: bool = False) -> Cluster:
+    """All of a walk. `sharing`: of two trainings that share. `in_parts`: of samples that are larger than a message."""
+    with ExitStack() as stack:
+        if in_parts:
+            stack.enter_context(mock.patch.object(parts, "MESSAGE_BYTES", (1 + seed % 3) * PAGE))
+            stack.enter_context(mock.patch.object(parts, "PART_S", 1.0))
+            stack.enter_context(mock.patch.object(peering, "MAX_UNSENT", (1 + seed % 5) * 2 * PAGE))
+        return _walk(Walk(seed, sharing=sharing, large=in_parts), steps)
+
+
+def _walk(walk: Walk, steps: int) -> Cluster:
     if walk.rng.random() < 0.7:
         walk.cluster.join()
     for _ in range(steps):

@@ -52,6 +52,19 @@ def drop(path: Path, part: slice = slice(None)) -> None:
                 pytest.skip("this file system keeps its pages")
 
 
+def refused(path: Path, places: np.ndarray, part: slice = slice(None)) -> bool:
+    """Whether a copy is refused while the page cache lacks a part of each chunk.
+
+    The copy's own question makes the kernel read the missing page. On a fast disk this read is sometimes complete
+    before the answer, and the page counts as cached; so the part is dropped, and the copy is tried, up to 20 times.
+    """
+    for _ in range(20):
+        drop(path, part)
+        if copied(StoredDataSet(path), places) is None:
+            return True
+    return False
+
+
 def copied(data: StoredDataSet, places: np.ndarray) -> list[bytes] | None:
     """The stored bytes of samples, as the page cache has them; None where it has not."""
     samples = CachedSamples(data, Crew(2))
@@ -81,8 +94,7 @@ def test_samples_come_out_of_the_page_cache(large: Path) -> None:
 
 def test_what_is_not_there_is_not_read(large: Path) -> None:
     """Many samples that are not there stop the copy at the first one that is too many."""
-    drop(large)
-    assert copied(StoredDataSet(large), np.arange(SAMPLES)) is None
+    assert refused(large, np.arange(SAMPLES))
 
 
 def test_a_missing_chunk_is_not_there(large: Path, tmp_path: Path) -> None:
@@ -125,13 +137,13 @@ def test_rows_that_point_out_of_their_file_are_not_followed(large: Path) -> None
 def test_a_few_that_are_not_there_are_read(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many; no more."""
     warm(large)
-    drop(large, slice(0, 8192))
-    data = StoredDataSet(large)
+    data, dropped = StoredDataSet(large), slice(0, 8192)
     rows = data.rows(0, SAMPLES)
     missing = int(np.argmin(rows["offset"][:24]))
     places = np.array([missing, *(place for place in range(24, 90) if rows["offset"][place] > 1 << 16)])
     assert len(places) > 40
-    assert copied(data, places[:20]) is None, "one of 20 is too many"
+    assert refused(large, places[:20], dropped), "one of 20 is too many"
+    drop(large, dropped)
     monkeypatch.setattr(cached, "FEW", len(places))
     assert copied(data, places) == data.stored_bytes(places, raising=True)
 
@@ -144,7 +156,6 @@ def test_a_range_is_left_where_most_of_it_is_there(large: Path) -> None:
     assert in_page_cache(str(chunk))
     drop(large, slice(0, 8192))
     assert in_page_cache(str(chunk), 0, size), "nearly all of it is there"
-    assert not in_page_cache(str(chunk), 0, 4096) or size > 8192, "what is asked for was completed meanwhile"
     drop(large)
     assert not in_page_cache(str(chunk), 0, size)
     assert not in_page_cache(str(chunk))

@@ -21,11 +21,10 @@ from brand.errors import (
     NotADataSetError,
     SchemaError,
 )
-from brand.formats.constants import SAMPLES_NAME, chunk_name
+from brand.formats.constants import NOTHING, SAMPLES_NAME, chunk_name
 from brand.formats.publish import publish_bytes
 from brand.formats.version import make_version, npy_list, pack_version, read_version, version_name
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.dataset.segments import NOTHING
 from brand.storage.io.location import Collected
 from brand.storage.maintenance.verify import verify
 from tests.collect.support import grow, samples

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brand.cluster.process import server_of
+from brand.node.setup.caching import Cache, as_caches
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
@@ -76,6 +77,7 @@ def running_cluster(
     depth: int = DEFAULT_DEPTH,
     storage: Mapping[int, Habit] | None = None,
     tls: Tls | None = None,
+    caches: Sequence[Cache | None] | None = None,
 ) -> Iterator[RunningCluster]:
     """Serve a data set by several nodes for the length of the block.
 
@@ -87,6 +89,7 @@ def running_cluster(
         depth: Reads in flight of each node.
         storage: What is wrong with the storage of single nodes, by node.
         tls: Certificates, the same for all nodes.
+        caches: The cache folder of each node, or None.
     """
     paths = [os.fspath(path)] * nodes if isinstance(path, str | os.PathLike) else [os.fspath(p) for p in path]
     token, where = secrets.token_hex(16), [random_address() for _ in range(nodes)]
@@ -98,7 +101,8 @@ def running_cluster(
         member = Member(node, nodes, token, bind, peer_memory, tls)
         habit = (storage or {}).get(node)
         path = paths[node] if habit is None else habit.at(paths[node])
-        spec = ServerSpec(path, where[node], memory, member=member, depth=depth, page_cache=True)
+        cache = as_caches(None if caches is None else caches[node])
+        spec = ServerSpec(path, where[node], memory, cache=cache, member=member, depth=depth, page_cache=True)
         server = server_of(spec)
         stack = cluster._stacks[node] = ExitStack()
         found = stack.enter_context(running(paths[node], server))

@@ -35,6 +35,7 @@ import brand
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.peers import PeerStreams
 from brand.errors import BrandError, ProtocolError
+from brand.node.decide.peers.parts import MESSAGE_BYTES
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import PeerStream
@@ -55,6 +56,7 @@ SHORT: Final = {
     "brand.node.decide.peers.receiving.HURRY_S": 0.02,
     "brand.node.decide.peers.receiving.SILENCE_S": 0.2,
     "brand.node.decide.peers.peering.SILENCE_S": 0.2,
+    "brand.node.decide.peers.parts.PART_S": 0.3,
     "brand.cluster.asking.FIRST_PAUSE_S": 0.02,
     "brand.cluster.asking.LONGEST_PAUSE_S": 0.2,
 }
@@ -139,6 +141,16 @@ def _other_samples(rng: random.Random, message: bytes, liar: Liar) -> list[bytes
                 {"missed": said.places},
             ]
             return [wire.pack(replace(said, **rng.choice(lies)))]
+        case wire.PushPart():
+            changes: list[dict[str, Any]] = [
+                {"data": said.data ^ 1},
+                {"data": said.data[:1]},
+                {"data": said.data.repeat(2, axis=0)},
+                {"place": rng.choice([said.place + 1, SAMPLES, (1 << 64) - 1])},
+                {"first": rng.choice([0, said.first + 1, (1 << 32) - 1])},
+                {"number": said.number + 1},
+            ]
+            return [wire.pack(replace(said, **rng.choice(changes)))]
         case wire.FetchReply():
             part = bytes(said.part)
             other = bytes(255 - byte if at > 8 else byte for at, byte in enumerate(part))
@@ -275,6 +287,9 @@ def run_round(whole: Path, outs: list[Path], seed: int, number: int, lie: str | 
     with ExitStack() as stack:
         for name, limit in SHORT.items():
             stack.enter_context(mock.patch(name, limit))
+        # In messages of two pages, many samples are sent in parts.
+        message_bytes = rng.choice([256, MESSAGE_BYTES])
+        stack.enter_context(mock.patch("brand.node.decide.peers.parts.MESSAGE_BYTES", message_bytes))
         stack.enter_context(mock.patch("brand.cluster.process.PeerStreams", network))
         cluster = stack.enter_context(running_cluster(folders, nodes=NODES, memory=0.5))
         run_ranks(ranks(folders, cluster.addresses, order, result), result)

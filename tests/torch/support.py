@@ -33,6 +33,12 @@ Record = tuple[int, str, bytes, int]
 """Index, key, data and number of a sample of `make_samples`."""
 
 
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
 def make_samples(count: int, largest: int, seed: int = 0) -> list[dict[str, Any]]:
     """Samples of 0 to `largest` random bytes; the first is empty."""
     rng = np.random.default_rng(seed)

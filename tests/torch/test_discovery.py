@@ -108,7 +108,7 @@ def test_nodes_with_other_options_learn_what_differs(
     store: Any, monkeypatch: pytest.MonkeyPatch, small: Path, which: str
 ) -> None:
     """They look for each other under other names. What the other one has used before and is like here is not named."""
-    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    monkeypatch.setattr(discovery, "LIMIT_S", 1.0)
     keys = _resolver(small, memory="1GB").job_keys()
     assert set(keys) > {"memory=", "peer_memory=", "cache=", "MASTER_ADDR=", "the data set "}
     other = {**keys, which: "another"}
@@ -117,7 +117,7 @@ def test_nodes_with_other_options_learn_what_differs(
             JobNodes(name, of, 2, keys=have).meet(f"127.0.0.1:{of + 1}")
     ours = re.escape(f"{which}another (here {keys[which]})")
     assert re.fullmatch(
-        f"no data server on node 1 within 0 s: node 1 has {ours}; give all of them the same", str(refused.value)
+        f"no data server on node 1 within 1 s: node 1 has {ours}; give all of them the same", str(refused.value)
     )
 
 

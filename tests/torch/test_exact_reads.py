@@ -277,7 +277,11 @@ def test_what_is_no_data_set_is_said_at_opening(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize(
     ("memory", "said"),
     [
-        (150e6, "a fraction of the data"),
+        (150e6, "memory=150000000.0: a float is a fraction of the (data|memory)"),
+        (0.0, "memory=0.0: a float is a fraction of the (data|memory), above 0"),
+        ("0GB", "memory='0GB': at least one byte"),
+        ("0.5", "for a fraction of the (data|memory) give (peer_)?memory=0.5"),
+        (True, "memory=True: give bytes"),
         ("lots", "is not a size"),
         (0, "memory=0 has no unit"),
         (1, r"memory=1 has no unit: give a size such as .8GB., or a share such as 0.25 \(1.0 is all\)"),
@@ -289,8 +293,10 @@ def test_a_wrong_memory_is_said_at_opening(fashion_set: Path, memory: float | st
     """Not at the first sample, when the server starts."""
     with pytest.raises(UsageError, match=said):
         BrandDataset(fashion_set, memory=memory)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said) as caught:
         BrandDataset(fashion_set, peer_memory=memory)
+    assert "the data" not in str(caught.value)
+    assert " memory=" not in f" {caught.value}", "the parameter that was not given"
 
 
 def test_fields_that_are_not_there_are_said_at_opening(fashion_set: Path) -> None:

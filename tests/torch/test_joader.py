@@ -26,6 +26,7 @@ from tests import places
 from tests.node.conftest import texts as texts
 from tests.places import EVERYWHERE
 from tests.support import LIMIT_S, wait_until
+from tests.torch.support import endless
 
 SAMPLES = 1200
 JOB = Path(__file__).with_name("joader_job.py")
@@ -108,6 +109,22 @@ def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
     facts = server.facts()
     assert facts["read_bytes"] / facts["data_bytes"] < 1.4, "two jobs read each sample for themselves"
     assert all(each["joins"] == [] and each["pace"] is None for each in facts["jobs"])
+
+
+@pytest.mark.slow
+def test_in_little_memory_slow_jobs_share_the_reads_of_fast_ones(texts: Path) -> None:
+    """The server decides no more for four jobs than memory holds. So it reads a sample once for all of them."""
+    with running_server(texts, memory=1 / 16) as server:
+        data_sets = [job(server, name) for name in ("fast", "also fast", "slow", "also slow")]
+        jobs = [
+            endless(BrandLoader(each, 4, sampler=BrandSampler(each), num_workers=1, prefetch_batches=1))
+            for each in data_sets
+        ]
+        for _ in range(SAMPLES // 8):
+            for batches, times in zip(jobs, (4, 4, 1, 1), strict=True):
+                drawn(islice(batches, times))
+        facts = server.facts()
+    assert facts["read_bytes"] / facts["data_bytes"] * SAMPLES < 0.6 * facts["fetched"]
 
 
 @pytest.mark.slow

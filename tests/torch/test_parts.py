@@ -166,7 +166,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
         ([7, 3, 7], "has sample 7 twice"),
         ([1.0, 2.0], "is a float64 array"),
         ([[1], [2]], r"is a int64 array of shape \(2, 1\)"),
-        ("abc", "give one bool a sample, or indices"),
+        (["abc"], "give one bool a sample, or indices"),
     ],
 )
 def test_what_is_no_part_is_refused(small: Path, part: Any, why: str) -> None:

@@ -30,6 +30,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
 from tests.places import EVERYWHERE
 from tests.support import LIMIT_S, wait_until
+from tests.torch.support import endless
 
 SAMPLES = 1200
 JOB = Path(__file__).with_name("shared_job.py")
@@ -140,16 +141,19 @@ def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
     assert read < 1.5, "two jobs read each sample for themselves"
 
 
+RECORDS = 60_000
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60,000 records of 600 bytes."""
+    """Of 600 bytes each."""
     rng, target = np.random.default_rng(0), tmp_path_factory.mktemp("sets") / "records.brand"
-    pack(({"data": rng.bytes(600)} for _ in range(60_000)), target, {"data": "bytes"}, chunk_size=64, jobs=1)
+    pack(({"data": rng.bytes(600)} for _ in range(RECORDS)), target, {"data": "bytes"}, chunk_size=64, jobs=1)
     return target
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("times", "turns", "most"), [(1, 600, 0.55), (4, 300, 0.95)])
+@pytest.mark.parametrize(("times", "turns", "most"), [(1, RECORDS // 100, 0.55), (4, RECORDS // 200, 0.95)])
 def test_in_little_memory_jobs_read_less_than_each_alone(records: Path, times: int, turns: int, most: float) -> None:
     """Memory for a sixteenth; the first job is so many times as fast. Reads over those of separate jobs.
 
@@ -165,15 +169,35 @@ def test_in_little_memory_jobs_read_less_than_each_alone(records: Path, times: i
                 next(fast)
             next(slow)
         facts = server.facts()
-    epochs = turns * (times + 1) / 600
+    epochs = turns * (times + 1) * 100 / RECORDS
     assert facts["read_bytes"] <= most * epochs * alone
     assert facts["direct"] <= 0.01 * facts["fetched"]
 
 
-def endless(loader: Any) -> Iterator[Any]:
-    """The batches of epoch after epoch."""
-    while True:
-        yield from loader
+@pytest.mark.slow
+def test_what_a_job_with_a_part_reads_serves_a_job_with_all(records: Path) -> None:
+    """It passes the samples that only the other job needs. Bytes over those of separate jobs."""
+    some, order = np.arange(RECORDS) % 5 < 3, "stripes"
+
+    def draw(server: RunningServer, *parts: Any) -> float:
+        jobs = [job(server, f"job {number}", order=order) for number in range(len(parts))]
+        samplers = [BrandSampler(each, subset=part) for each, part in zip(jobs, parts, strict=True)]
+        loaders = [
+            endless(BrandLoader(each, 100, sampler=sampler, prefetch_batches=2))
+            for each, sampler in zip(jobs, samplers, strict=True)
+        ]
+        for _ in range(RECORDS // 100):
+            for loader in loaders:
+                next(loader)
+        return float(server.facts()["read_bytes"])
+
+    alone = 0.0
+    for part in (None, some):
+        with running_server(records, memory=1 / 16) as server:
+            alone += draw(server, part)
+    order = "shared"
+    with running_server(records, memory=1 / 16) as server:
+        assert draw(server, None, some) <= 0.72 * alone
 
 
 @pytest.mark.slow

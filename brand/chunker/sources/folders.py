@@ -21,6 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import xxhash
+
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.card import CARD, CARD_ALONE, has_configs, of_card, read_card, whole_folder
@@ -97,6 +99,26 @@ def check_unconverted(root: SourcePath) -> None:
     if tree.is_file(MANIFEST_NAME):
         how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
+
+
+def folder_state(root: Path) -> str:
+    """Return a digest, 16 hexadecimal digits, of all files and folders below `root`: names, sizes and dates of files.
+
+    Names that a conversion ignores do not count. Reads no file. Raises OSError.
+    """
+    tree, total = tree_of(root), 0
+    for key, is_folder in _all_below(tree, ""):  # in any order: so a sum
+        total += xxhash.xxh3_64_intdigest(repr((key, is_folder or tree.facts(key))).encode())
+    return f"{total % (1 << 64):016x}"
+
+
+def _all_below(tree: FileTree, folder: str) -> Iterator[tuple[str, bool]]:
+    for name, is_folder in tree.entries(folder):
+        if not _is_ignored(name):
+            key = f"{folder}/{name}" if folder else name
+            yield key, is_folder
+            if is_folder:
+                yield from _all_below(tree, key)
 
 
 def split_folder(root: SourcePath, options: Options) -> tuple[SourcePath, Options]:

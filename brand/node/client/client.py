@@ -139,6 +139,7 @@ class Client(Reprs, shows="path address run _idle"):
             message = pack(ClientDivides(NO_CLIENT, (number, epoch), announcement.rank))
             return unpack(PositionsDivided, connection.request(message, Kind.POSITIONS)).positions
 
+        _tell(self._idle)  # what was taken from the epoch before counts for that one
         return self._with_control(act)
 
     @property

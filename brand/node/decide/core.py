@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from brand.node.decide.cache.caching import CacheStart, Caching
 from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.draws.draws import Draws
@@ -20,7 +23,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
-from brand.node.decide.state.features import Decodes
+from brand.node.decide.state.features import LEAST, Decodes
 from brand.node.decide.state.members import Members, SampleLimits, largest_sent
 from brand.node.decide.stimuli import KeptChosen
 from brand.node.memory.allocator import Allocator
@@ -45,6 +48,8 @@ class DecodingStart:
     workers: int
     least_runs: int = 1
     """Number of runs that must have the same decode spec before the server decodes for it."""
+    allotment: str = LEAST
+    """How the workers are divided among ranks: `LEAST`, or a name of `brand.node.decide.decoding.allotment.BY_NAME`."""
 
 
 def epochs_of(
@@ -55,7 +60,7 @@ def epochs_of(
     unreachable: Callable[[], Iterable[NodeNumber]],
 ) -> Epochs:
     """Return the epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
-    sent = largest_sent(remote_pages, members.nodes, residents.pool.allocator.page)
+    sent = largest_sent(remote_pages, members.nodes)
     limits = SampleLimits(residents, _largest(residents), members.node, sent)
     return Epochs(residents, limits, chunk_size, members, unreachable)
 
@@ -107,11 +112,15 @@ class Core(Reprs, shows="residents draws reads epochs"):
         return int(pages / residents.pool.mean_pages / 2)
 
     def on_choice(self, chosen: KeptChosen) -> None:
-        """Apply the planner's choice of samples for the memory cache and the cache folder."""
+        """Apply the planner's choice of samples for the memory cache and the cache folders."""
         if not self.keeping.on_choice(chosen.number):
             return
         if chosen.mask is not None:
+            if chosen.since is not None:
+                self._hold_for_epochs(np.flatnonzero(self.residents.kept() & ~chosen.mask))
             self.residents.keep(chosen.mask)
+            if chosen.since is not None:
+                self.epochs.rebuild()
         if chosen.cached is not None:
             self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
 
@@ -124,7 +133,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
         if self.draws.settle(now_s):
             return True
         stuck = self.draws.first_stuck(now_s)
-        elsewhere = self.reads.no_room and self.epochs.features.waited_for
+        elsewhere = self.reads.no_room and self.epochs.features.waits_for_reads
         if (stuck is None and not elsewhere) or self.reads.under_way or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
@@ -178,10 +187,24 @@ class Core(Reprs, shows="residents draws reads epochs"):
             ],
         }
 
+    def _hold_for_epochs(self, dropped: NDArray[np.intp]) -> None:
+        """Have the active epochs hold cached samples that are about to be dropped, until their ranks have drawn them.
+
+        An epoch of a job that does not share plans no reads of samples that are cached when it is built.
+        """
+        for _, live in self.epochs.lives.live():
+            epoch = live.epoch
+            if not epoch.plan.shares:
+                self.residents.refer(epoch.hold(dropped, epoch.front() - self._skip_slack * epoch.division.replicas))
+
+    @property
+    def _skip_slack(self) -> int:
+        pool = self.residents.pool
+        return min(SKIP_SLACK, int(pool.allocator.count / pool.mean_pages / 2))
+
     def _give_up_skipped(self) -> bool:
         """Free samples before the positions that clients ask for. Return whether there were any."""
-        found, pool = False, self.residents.pool
-        slack = min(SKIP_SLACK, int(pool.allocator.count / pool.mean_pages / 2))
+        found, slack = False, self._skip_slack
         for key, live in self.epochs.lives.live():
             waiting = [draw.positions for draw in self.epochs.lives[key].draws]
             if waiting:

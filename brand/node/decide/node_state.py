@@ -49,7 +49,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
-    contents of the cache folder, if any. `prepared`: decoded memory and decode workers; None if clients decode.
+    contents of the cache folders, if any. `prepared`: decoded memory and decode workers; None if clients decode.
     """
 
     def __init__(
@@ -293,4 +293,4 @@ def _peers(members: Members) -> PeerTable:
 def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
     from brand.node.decide.decoding.server_decoding import ServerDecoding
 
-    return ServerDecoding(start.allocator, start.workers, residents, epochs, start.least_runs)
+    return ServerDecoding(start.allocator, start.workers, residents, epochs, start.least_runs, start.allotment)

@@ -70,16 +70,16 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptChosen:
-    """The planner has chosen the samples of the memory cache and of the cache folder.
+    """The planner has chosen the samples of the memory cache and of the cache folders.
 
-    `mask` and `cached` have the shape (samples,). None if nothing changes.
+    `mask` and `cached`, the folder of each sample, have the shape (samples,). None if nothing changes.
     """
 
     number: int
     mask: NDArray[np.bool_] | None
-    cached: NDArray[np.bool_] | None = None
+    cached: NDArray[np.int8] | None = None
     since: int | None = None
-    """`ChooseCached.since`: the epoch with which the eviction of samples from the folder begins."""
+    """`ChooseCached.since`: the epoch with which the eviction of samples from the folders begins."""
     whole_unit: int = 1
     """`ChooseCached.whole_unit`: samples that a miss reads."""
 
@@ -99,7 +99,7 @@ class ReadEnded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteEnded:
-    """A write to the cache folder has ended."""
+    """A write to a cache folder has ended."""
 
     write: Write
     held: NDArray[np.bool_]

@@ -130,6 +130,10 @@ class PagePool(Reprs, shows="allocator _memory"):
         self._memory.write_rows(heads, rows)
         return heads
 
+    def fill(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Fill pages that were taken with a part of a sample, shape (pages, page size)."""
+        self._memory.put_in(pages, data)
+
     def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Return the number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         counts = self.pages_of[places].astype(np.uint32)
@@ -138,6 +142,11 @@ class PagePool(Reprs, shows="allocator _memory"):
     def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return a copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self._memory.take_out(self.chains(places, heads)[1])
+
+    def part(self, place: int, head: int, first: int, end: int) -> NDArray[np.uint8]:
+        """Return a copy of a sample's pages `first` to `end` - 1, shape (pages, page size)."""
+        _, pages = self.chains(np.array([place]), np.array([head], np.int32))
+        return self._memory.take_out(pages[first:end])
 
     def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
         self.allocator.give_back(self.chains(places, heads)[1])

@@ -71,7 +71,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
-        """Pages in memory that each node has sent, shape (nodes,)."""
+        """Pages in memory that each node has sent or is sending, shape (nodes,)."""
         self.released = 0
         """References released so far, counted by the pages of their samples."""
 
@@ -103,6 +103,14 @@ class Residents(Reprs, shows="kept_pages released left"):
     def contents(self, places: Places) -> NDArray[np.uint8]:
         """Return a copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self.pool.take_out(places, self._head[places])
+
+    def part(self, place: int, first: int, end: int) -> NDArray[np.uint8]:
+        """Return a copy of a sample's pages `first` to `end` - 1, shape (pages, page size)."""
+        return self.pool.part(place, int(self._head[place]), first, end)
+
+    def reserve(self, sender: int, pages: int) -> None:
+        """Add pages to `sent_pages` for a sample that a node is sending in parts. Subtract them if below 0."""
+        self.sent_pages[sender] += pages
 
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
         """Store samples. Each has one reference, the caller's. `sender`: the node that sent them."""

@@ -27,22 +27,25 @@ class Readers:
     """The readers of one I/O thread."""
 
     storage: VectorReader
-    cache: VectorReader | None = None
-    """Reads the files of the cache folder; None if there is no cache folder."""
+    folders: tuple[VectorReader | None, ...] = ()
+    """Read the files of each cache folder, the fastest one first; None for a folder that is not used."""
 
-    def of(self, *, cached: bool) -> VectorReader:
-        return self.cache if cached and self.cache is not None else self.storage
+    def of(self, folder: int) -> VectorReader:
+        """Return the reader of a cache folder, by its number from 1 on; of the storage for 0."""
+        found = self.folders[folder - 1] if folder else None
+        return self.storage if found is None else found
 
     def share_limit(self, threads: int) -> None:
         """Keep so few files open that those of all threads together are a quarter of the limit of this process."""
-        for reader in (self.storage, self.cache):
+        for reader in (self.storage, *self.folders):
             if isinstance(reader, LocalFiles | DirectFiles):
                 reader.keep_open(max(1, min(OPEN_FILES, plenty_open() // threads)))
 
     def close(self) -> None:
         self.storage.close()
-        if self.cache is not None:
-            self.cache.close()
+        for folder in self.folders:
+            if folder is not None:
+                folder.close()
 
 
 WAITING: Final = 8

@@ -26,7 +26,7 @@ import xxhash
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import DecodeAudio, DecodeImage
 from brand.node.decide import stimuli
-from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
@@ -42,27 +42,28 @@ from brand.node.wire.decoding import PAGE, DecodeSpec
 from brand.node.wire.described import DESCRIBED
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Push, Vote
+from brand.node.wire.peer_messages import Push, PushPart, Vote
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
-VERSION: Final = 10
+VERSION: Final = 11
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size, in bytes."""
 
 log = logging.getLogger("brand.node")
 
 _STEP: Final = "step"
-_OF_CACHE: Final = ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")
+_OF_FOLDER: Final = ("folder", "limit", "stopped")
+_OF_CACHE: Final = ("placement", "epochs", "whole_unit")
 _VALUES: Final = {
     value.__name__: value
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
+        *(Push, PushPart, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
     )
 }
 """Classes that a log may name."""
@@ -197,10 +198,11 @@ class _Player:
             case "ReadForEnded":
                 read_for = self._begun.pop((ReadFor, *entry["read"]))
                 return ReadForEnded(read_for, _unpack(entry["data"]), entry["error"] and unpack_error(entry["error"]))
-            case "NodeSays" if entry["message"]["is"] == "Push":
+            case "NodeSays" if entry["message"]["is"] in ("Push", "PushPart"):
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
-                return NodeSays(NodeNumber(entry["node"]), Push(**sent, data=data))
+                kind = Push if entry["message"]["is"] == "Push" else PushPart
+                return NodeSays(NodeNumber(entry["node"]), kind(**sent, data=data))
         stimulus: Stimulus = _unpack(
             {name: value for name, value in entry.items() if name not in ("at", "then", "raises")}
         )
@@ -222,15 +224,20 @@ def _describe(state: NodeState) -> dict[str, Any]:
         "nodes": members.nodes,
         "share_chunks": members.share_chunks,
         "cache": _pack_cache(state.core.caching.start),
-        "prepared": preparing and [preparing.memory.allocator.count, preparing.workers.count, preparing.specs.least],
+        "prepared": preparing
+        and [preparing.memory.allocator.count, preparing.workers.count, preparing.specs.least, preparing.allotment],
     }
 
 
 def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     if start is None:
         return None
-    held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
-    return {name: getattr(start, name) for name in _OF_CACHE} | {"held": held}
+    folders = [
+        {name: getattr(folder, name) for name in _OF_FOLDER}
+        | {"held": base64.b64encode(np.packbits(folder.held).tobytes()).decode()}
+        for folder in start.folders
+    ]
+    return {name: getattr(start, name) for name in _OF_CACHE} | {"folders": folders}
 
 
 def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCounts, page: int) -> CacheStart | None:
@@ -242,8 +249,11 @@ def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCount
     for part in blocks(samples):
         rows = index.rows(part.start, part.stop)
         sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
-    held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
-    return CacheStart(sizes=sizes, held=held, **{name: value[name] for name in _OF_CACHE})
+    folders = []
+    for folder in value["folders"]:
+        held = np.unpackbits(np.frombuffer(base64.b64decode(folder["held"]), np.uint8), count=samples)
+        folders.append(FolderStart(held=held.astype(np.bool_), **{name: folder[name] for name in _OF_FOLDER}))
+    return CacheStart(tuple(folders), sizes, **{name: value[name] for name in _OF_CACHE})
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
@@ -265,7 +275,7 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
 
 
 def _pack(value: Any) -> Any:
-    """Return a value as plain values. For a `Push`, the log has only the number of its pages."""
+    """Return a value as plain values. For a `Push` or `PushPart`, the log has only the number of its pages."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -285,14 +295,16 @@ def _pack(value: Any) -> Any:
         case Push(number, places, missed, data):
             sent = {"number": number, "places": _pack(places), "missed": _pack(missed), "pages": len(data)}
             return {"is": "Push", **sent}
+        case PushPart(number, place, first, data):
+            return {"is": "PushPart", "number": number, "place": place, "first": first, "pages": len(data)}
         case Read(number, pieces, _, places, heads):
             return [number, _pack(pieces), _pack(places), _pack(heads)]
-        case Write(number, places, _, pages):
-            return [number, _pack(places), _pack(pages)]
-        case Forget(places, parts):
-            return [_pack(places), parts]
+        case Write(number, folder, places, _, pages):
+            return [number, folder, _pack(places), _pack(pages)]
+        case Forget(folder, places, parts):
+            return [folder, _pack(places), parts]
         case ChooseCached(number, _, unit, seed, room, _, shelf, follow):
-            packed = [number, unit, seed, room, None if shelf is None else [shelf.limit, shelf.unit]]
+            packed = [number, unit, seed, room, None if shelf is None else [shelf.limits.tolist(), shelf.unit]]
             return packed + ([] if follow is None else [follow.way, follow.epoch, follow.start, follow.number])
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}
 

@@ -13,7 +13,6 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -51,7 +50,7 @@ from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests, Served
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.work import BackgroundWork, IsWanted, Storing, Workers
-from brand.node.setup.caching import cache_reader, open_cache
+from brand.node.setup.caching import cache_reader, open_caches
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
@@ -88,7 +87,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
     """
 
     def __init__(self, spec: ServerSpec, network: Callable[[StoredDataSet, int], Network] | None = None) -> None:
-        data, member, cache, prepared = StoredDataSet(spec.where), spec.member, spec.cache, spec.prepared
+        data, member, prepared = StoredDataSet(spec.where), spec.member, spec.prepared
         self.address = spec.address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(
@@ -102,12 +101,12 @@ class NodeServer(Reprs, shows="address _clients _state"):
             node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
             layout = lay_out(sizes, spec.memory, peer_memory, members_of(data, node, nodes))
-            folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
+            folders, cached = open_caches(spec.cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
             decoding = second = None
             if prepared is not None:
-                decoding = DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
+                decoding = DecodingStart(prepared.allocator, prepared.count, prepared.least_runs, prepared.allotment)
                 second = Arena(decoding.allocator.count, decoding.allocator.page)
             # Decoded samples are sent with a draw, so clients read nothing directly if the server decodes.
             shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
@@ -117,13 +116,13 @@ class NodeServer(Reprs, shows="address _clients _state"):
             self._clients.close()
             raise
         profile = load_profile(data.name)
-        best_depth, storage = choose_depth(data, profile, None if cache is None else Path(cache.folder))
+        best_depth, storage = choose_depth(data, profile, [cache.folder for cache in spec.cache])
         chunk_size = data.header.chunk_size
         through = use_page_cache(data, layout.allocator.bytes) if spec.page_cache is None else spec.page_cache
 
         def readers() -> Readers:
-            near = None if folder is None else cache_reader(folder, page_cache=through)
-            return Readers(vector_reader(data.location, page_cache=through), near)
+            near = (None if folder is None else cache_reader(folder, page_cache=through) for folder in folders)
+            return Readers(vector_reader(data.location, page_cache=through), tuple(near))
 
         self._executor = Executor(spec.depth or best_depth, readers)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
@@ -149,7 +148,9 @@ class NodeServer(Reprs, shows="address _clients _state"):
             decode_workers = DecodeWorkerProcesses(
                 self._selector, data, arena, second, self._executor.post, self._tell, spec.plugins
             )
-        storing = None if folder is None else Storing(folder, data, arena, self._executor.post)
+        storing = tuple(
+            None if folder is None else Storing(folder, data, arena, self._executor.post) for folder in folders
+        )
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         self._work = BackgroundWork(
             data,
@@ -159,7 +160,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
             self._tell,
             self._troubles,
             layout.members.node,
-            leaves=shown is not None and folder is None and cached_samples(data) is not None,
+            leaves=shown is not None and not any(folders) and cached_samples(data) is not None,
         )
         self._lifetime = Lifetime(self._selector, spec.owners)
         self._gauges = Gauges(profile, self._clients.fetching_processes)

@@ -1,7 +1,7 @@
 """Makes plans, reads and writes samples while the server's loop continues: in threads, and in decode workers.
 
 The results are passed to the loop as stimuli (`tell`). `Scout` looks for chunks in the page cache ahead of the reads,
-and `Storing` writes samples into the cache folder.
+and `Storing` writes samples into a cache folder.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Workers:
     """The threads and processes of a server."""
 
     executor: Executor
-    storing: Storing | None
-    """Writes the cache folder; None if there is none."""
+    storing: tuple[Storing | None, ...]
+    """Writes each cache folder, the fastest one first; None for a folder that is not used."""
     decode: DecodeWorkerProcesses | None
     """Decode samples; None if clients decode."""
 
@@ -85,8 +85,9 @@ class Workers:
         if self.decode is not None:
             self.decode.close()
         self.executor.close()
-        if self.storing is not None:
-            self.storing.close()
+        for storing in self.storing:
+            if storing is not None:
+                storing.close()
 
 
 class BackgroundWork(Reprs, shows="_workers"):
@@ -134,7 +135,7 @@ class BackgroundWork(Reprs, shows="_workers"):
         self._workers.executor.plan(make, self._made)
 
     def choose(self, choice: ChooseCached) -> None:
-        """Choose the samples to cache in memory, and those to cache in the cache folder.
+        """Choose the samples to cache in memory, and those to cache in the cache folders.
 
         Long work is done in segments, each a job of its own, so that plans of running epochs are made in between.
         """
@@ -161,8 +162,8 @@ class BackgroundWork(Reprs, shows="_workers"):
 
         def job(readers: Readers, number: int) -> None:
             piece = read.pieces[number]
-            cached = bool(piece["cached"])
-            if not cached:  # cached samples were checked before
+            folder = int(piece["folder"])
+            if not folder:  # cached samples were checked before
                 # Without `close`, each of many threads would hold some chunks open.
                 self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
             chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
@@ -172,15 +173,15 @@ class BackgroundWork(Reprs, shows="_workers"):
                     chunks.update([chunk, *self._scout.beyond(read.plan, chunk)])
                 return
             start_s = time.monotonic()
-            readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
+            readers.of(folder).scatter(chunk, offset, size, read.vectors[number])
             if self._timeline is not None:
-                facts = {"chunk": chunk, "offset": offset, "bytes": size, "cached": cached}
+                facts = {"chunk": chunk, "offset": offset, "bytes": size, "cached": folder > 0}
                 self._timeline.add(threading.current_thread().name, "read", start_s, time.monotonic(), facts)
 
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
-                file = f"the cached copy of {path}" if read.pieces["cached"][number] else path
+                file = f"the cached copy of {path}" if read.pieces["folder"][number] else path
                 self._troubles.read_failed(file, error, time.monotonic())
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
@@ -197,12 +198,10 @@ class BackgroundWork(Reprs, shows="_workers"):
                 end_s -= seconds
 
     def write(self, write: Write) -> None:
-        assert self._workers.storing is not None
-        self._workers.storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
+        self._storing(write.folder).write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
 
     def forget(self, forget: Forget) -> None:
-        assert self._workers.storing is not None
-        self._workers.storing.forget(forget)
+        self._storing(forget.folder).forget(forget)
 
     def prepare(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
         assert self._workers.decode is not None
@@ -229,6 +228,11 @@ class BackgroundWork(Reprs, shows="_workers"):
         """
         outage = self._data.location.in_store and isinstance(error, UnreadableError)
         return ServerError(str(error)) if outage else error
+
+    def _storing(self, folder: int) -> Storing:
+        found = self._workers.storing[folder - 1]
+        assert found is not None, "nothing is written to a folder that is not used"
+        return found
 
     def _made(self, result: Any, error: BaseException | None) -> None:
         if error is not None:

@@ -1,4 +1,4 @@
-"""Which cache folder does a server use? The user names it; profiles of both disks tell whether it is faster."""
+"""Which cache folders does a server use? The user names them; profiles of the disks tell whether they are faster."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import errno
 import logging
 import os
 import re
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import CacheError, UsageError
-from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import choose_whole_unit
 from brand.node.setup.memory import SIZE, check_unit, parse_size
@@ -29,6 +32,8 @@ OFF: Final = "off"
 """The state of a folder that is slower than the storage."""
 READS_ONLY: Final = "reads only"
 """The state of a folder that another server writes."""
+MOST_FOLDERS: Final = 16
+"""The most cache folders of a server."""
 
 _SIZED: Final = re.compile(r"(.+):(\d+(?:\.\d+)?\s*[A-Za-z]*)")
 
@@ -97,12 +102,25 @@ class Cache:
         return asdict(self) | {"folder": os.path.abspath(self.folder)}
 
 
-CacheOf = str | os.PathLike[str] | Cache | None
-"""A folder, a `Cache`, or none."""
+FolderOf = str | os.PathLike[str] | Cache
+CacheOf = FolderOf | Sequence[FolderOf] | None
+"""A folder, a `Cache`, several of them, the fastest one first, or none."""
 
 
-def as_cache(cache: CacheOf) -> Cache | None:
-    return cache if cache is None or isinstance(cache, Cache) else Cache(cache)
+def as_caches(cache: CacheOf) -> tuple[Cache, ...]:
+    """Return the cache folders of a value that a user gives. Raises `UsageError`."""
+    given = () if cache is None else (cache,) if isinstance(cache, str | os.PathLike | Cache) else tuple(cache)
+    found = tuple(each if isinstance(each, Cache) else Cache(each) for each in given)
+    if len(found) > MOST_FOLDERS:
+        raise UsageError(f"cache= names {len(found)} folders: at most {MOST_FOLDERS} are possible")
+    places = [os.path.realpath(each.folder) for each in found]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise UsageError(f"cache= names the folder {printable(place)} twice: name each disk once")
+    ways = {(each.placement, each.epochs) for each in found}
+    if len(ways) > 1:
+        raise UsageError("the folders of cache= are filled together: give all the same placement= and epochs=")
+    return found
 
 
 def parse_cache(text: str) -> Cache:
@@ -111,14 +129,48 @@ def parse_cache(text: str) -> Cache:
     return Cache(text) if match is None else Cache(match[1], match[2])
 
 
-def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> tuple[CacheFolder | None, CacheStart]:
-    """Open the cache folder of a server. Returns it and the facts for decisions. Raises `CacheError`.
+def open_caches(
+    caches: Sequence[Cache], data: StoredDataSet, sizes: NDArray[np.uint32]
+) -> tuple[list[CacheFolder | None], CacheStart | None]:
+    """Open the cache folders of a server. Returns them and the facts for decisions. Raises `CacheError`.
 
-    If the stored profiles show that the folder's disk is slower than the storage, or if the disk cannot be written, the
-    folder is None.
+    If the stored profiles show that a folder's disk is slower than the storage, or if the disk cannot be written, that
+    folder is None. The facts are None if there are no folders. Raises `UsageError` if two folders are on one disk and
+    one of them has no size.
     """
+    _check_disks(caches)
+    folders: list[CacheFolder | None] = []
+    starts: list[FolderStart] = []
+    with ExitStack() as stack:
+        for cache in caches:
+            opened, start = _open(cache, data, sizes)
+            folders.append(opened)
+            starts.append(start)
+            if opened is not None:
+                stack.callback(opened.close)
+        stack.pop_all()
+    if not caches:
+        return folders, None
+    _warn_of_order([start.folder for start in starts])
+    whole = _whole_unit(data, float(sizes.mean())) if any(folders) else 1
+    return folders, CacheStart(tuple(starts), sizes, caches[0].placement, caches[0].epochs, whole)
+
+
+def _check_disks(caches: Sequence[Cache]) -> None:
+    """Raise `UsageError` if folders share a disk of which one may take all free space."""
+    seen: dict[int, Cache] = {}
+    for cache in caches:
+        place = Path(os.path.abspath(cache.folder))
+        device = next(above for above in (place, *place.parents) if above.exists()).stat().st_dev
+        other = seen.setdefault(device, cache)
+        if other is not cache and None in (other.limit_bytes, cache.limit_bytes):
+            names = " and ".join(printable(os.fspath(each.folder)) for each in (other, cache))
+            raise UsageError(f"the cache folders {names} are on one disk: give each a size, or name one of them")
+
+
+def _open(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> tuple[CacheFolder | None, FolderStart]:
     folder = os.path.abspath(cache.folder)
-    off = CacheStart(folder, sizes, np.zeros(data.header.samples, np.bool_), 0, OFF)
+    off = FolderStart(folder, np.zeros(data.header.samples, np.bool_), 0, OFF)
     try:
         opened = CacheFolder(folder, data, sizes, cache.limit_bytes, moves=cache.placement != "even")
     except CacheError as error:
@@ -131,9 +183,22 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
         log.warning("the cache folder %s is not used: %s", printable(folder), why)
         opened.close()
         return None, off
-    stopped, limit = "" if opened.writes else READS_ONLY, opened.limit
-    whole = _whole_unit(data, float(sizes.mean()))
-    return opened, CacheStart(folder, sizes, opened.held.copy(), limit, stopped, cache.placement, cache.epochs, whole)
+    return opened, FolderStart(folder, opened.held.copy(), opened.limit, "" if opened.writes else READS_ONLY)
+
+
+def _warn_of_order(folders: Sequence[str]) -> None:
+    """Log a warning if a folder comes before one whose disk is faster, by the stored profiles."""
+    profiles = [load_profile(folder) for folder in folders]
+    for first, second, near, far in zip(folders, folders[1:], profiles, profiles[1:], strict=False):
+        if near is not None and far is not None:
+            size = np.array([float(stripe_bytes(far))])
+            slow, fast = float(bandwidth(near, size)[0]), float(bandwidth(far, size)[0])
+            if slow < fast:
+                log.warning(
+                    "the cache folder %s (%s MB/s) comes before %s (%s MB/s), by their profiles: name the faster one "
+                    "first",
+                    *(printable(first), f"{slow / 1e6:,.0f}", printable(second), f"{fast / 1e6:,.0f}"),
+                )
 
 
 def _whole_unit(data: StoredDataSet, mean_bytes: float) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from brand.available import available_bytes
@@ -109,7 +109,7 @@ def choose_order(
 def _buffer_bytes(size: Memory, all_bytes: int) -> int:
     """Return the bytes of a shuffle buffer that the user gives. Raises `UsageError`."""
     check_memory(size, "buffer")
-    return memory_bytes(size, all_bytes)
+    return memory_bytes(size, all_bytes, "buffer")
 
 
 def _sample_bytes(facts: Facts) -> float:
@@ -135,14 +135,16 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
     return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
-def choose_depth(data: StoredDataSet, profile: Profile | None, cache: Path | None) -> tuple[int, StorageFacts]:
+def choose_depth(
+    data: StoredDataSet, profile: Profile | None, folders: Sequence[str | os.PathLike[str]]
+) -> tuple[int, StorageFacts]:
     """Return the number of reads in flight, and the facts about the storage for decisions.
 
-    As many reads as raise the throughput of the storage, or of the disk of the folder `cache` if those are more.
-    `profile` is that of the storage, if it is known.
+    As many reads as raise the throughput of the storage, or of the disk of a cache folder if those are more. `profile`
+    is that of the storage, if it is known.
     """
-    both = [profile] if cache is None else [profile, load_profile(cache)]
-    return depth_of(both), StorageFacts(busy_bytes(profile), gap_bytes(profile, data.mean_bytes))
+    depth = depth_of([profile, *(load_profile(os.fspath(folder)) for folder in folders)])
+    return depth, StorageFacts(busy_bytes(profile), gap_bytes(profile, data.mean_bytes))
 
 
 def depth_of(storages: Sequence[Profile | None]) -> int:

@@ -19,6 +19,8 @@ COMMON_LEAST: Final = 256 << 20
 FREE_SHARE: Final = 2
 """and at most half of the memory that is free next to its samples."""
 LEAST: Final = 1 << 20
+ALLOTMENTS: Final = ("least", "lobster", "equal")
+"""How decode workers can be divided among ranks. The first one is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,12 @@ class Prepared:
     """Number of decode workers; None for one per processor that this process may use."""
     least_runs: int = 1
     """Minimum number of runs that ask for the same decode spec before the server decodes it."""
+    allotment: str = ALLOTMENTS[0]
+    """How the decode workers are divided among ranks, one of `ALLOTMENTS`."""
 
     def __post_init__(self) -> None:
+        if self.allotment not in ALLOTMENTS:
+            raise UsageError(f"allotment={self.allotment!r} of decode workers: give 'least', 'lobster' or 'equal'")
         if self.preparers is not None and self.preparers < 1:
             raise UsageError("at least one decode worker is needed")
         _ = self.allocator

@@ -31,31 +31,29 @@ _UNITS: Final = {
 _MOST: Final = 1 << 60
 
 
-def memory_bytes(memory: Memory, all_bytes: int) -> int:
-    """Return the limit in bytes. All samples together would take `all_bytes`. Raises `UsageError`."""
+def memory_bytes(memory: Memory, all_bytes: int, name: str = "memory", whole: str = "the data") -> int:
+    """Return the limit in bytes, at most `all_bytes`: the size of `whole`. Raises `UsageError`, which names `name`."""
     if memory is None:
         return max(1, min(all_bytes, int(available_bytes() * DEFAULT_SHARE)))
     if isinstance(memory, bool) or not isinstance(memory, str | int | float):
-        raise UsageError(
-            f"memory={memory!r}: give bytes, a string such as '2GB', or a fraction of the data such as 0.1"
-        )
+        raise UsageError(f"{name}={memory!r}: give bytes, a string such as '2GB', or a fraction of {whole} such as 0.1")
     if isinstance(memory, float):
         if not 0 < memory <= 1:
-            raise UsageError(f"memory={memory}: a float is a fraction of the data, above 0 and at most 1.0")
+            raise UsageError(f"{name}={memory}: a float is a fraction of {whole}, above 0 and at most 1.0")
         return max(1, int(all_bytes * memory))
-    size = parse_size(memory, ", or a fraction of the data as 0.25") if isinstance(memory, str) else memory
+    size = parse_size(memory, f", or a fraction of {whole} as 0.25") if isinstance(memory, str) else memory
     if share := _fraction(memory):
-        raise UsageError(f"memory={memory!r} is less than two bytes; for a fraction of the data give memory={share}")
+        raise UsageError(f"{name}={memory!r} is less than two bytes; for a fraction of {whole} give {name}={share}")
     if size < 1:
-        raise UsageError(f"memory={memory!r}: at least one byte is needed")
+        raise UsageError(f"{name}={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
 
 
-def check_memory(memory: Memory, name: str = "memory") -> None:
-    """Raise `UsageError` if a user's parameter could not be the memory for any data set."""
+def check_memory(memory: Memory, name: str = "memory", whole: str = "the data") -> None:
+    """Raise `UsageError` if a user's parameter `name` could not be the memory for any data set; see `memory_bytes`."""
     if memory is not None:
         check_unit(memory, f"{name}={memory!r}")
-        memory_bytes(memory, _MOST)
+        memory_bytes(memory, _MOST, name, whole)
 
 
 def check_unit(size: object, named: str, forms: str = SIZE_OR_SHARE) -> None:
@@ -73,7 +71,8 @@ def check_unit(size: object, named: str, forms: str = SIZE_OR_SHARE) -> None:
 
 def remote_bytes(remote: Memory, memory: int) -> int:
     """Return the bytes of a node's `memory` that samples of other nodes may fill, at most half. Raises `UsageError`."""
-    return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
+    share = REMOTE_SHARE if remote is None else remote
+    return min(memory_bytes(share, memory, "peer_memory", "the memory"), memory // 2)
 
 
 def parse_size(text: str, otherwise: str = "") -> int:

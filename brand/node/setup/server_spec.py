@@ -135,7 +135,8 @@ class ServerSpec:
     """The server ends with the last of these processes."""
     member: Member | None = field(default=None, repr=False)
     """The node of several that it is; None if there is one node."""
-    cache: Cache | None = None
+    cache: tuple[Cache, ...] = ()
+    """The cache folders, the fastest one first."""
     prepared: Prepared | None = None
     """Resources with which it decodes samples for its clients; None if they decode themselves."""
     common: bool = False
@@ -156,11 +157,10 @@ class ServerSpec:
     @classmethod
     def from_json(cls, text: str) -> ServerSpec:
         value = json.loads(text)
-        member, cache, prepared = value["member"], value["cache"], value["prepared"]
+        member, prepared = value["member"], value["prepared"]
         if member is not None:
             value["member"] = Member(**member | {"tls": None if member["tls"] is None else Tls(**member["tls"])})
-        if cache is not None:
-            value["cache"] = Cache(**cache)
+        value["cache"] = tuple(Cache(**cache) for cache in value["cache"])
         if prepared is not None:
             from brand.node.setup.decoding import Prepared
 

@@ -126,6 +126,8 @@ class PeerKind(IntEnum):
     """Asking node: the joins with which it would draw an epoch."""
     FRONT = 10
     """Asking node: how far its ranks have drawn an epoch."""
+    PART = 11
+    """Home node: some pages of a sample that is larger than a message."""
 
 
 @dataclass(frozen=True, slots=True)

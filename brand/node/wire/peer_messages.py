@@ -3,8 +3,8 @@
     u16 kind | u16 version | body
 
 The node that opens a stream asks on it, with DRAWING, FORGET, ROOM, REQUEST and FETCH. With JOINING and FRONT it
-reports how its runs share. The home node of the samples answers with PUSH, FETCHED and REFUSED. Rare messages have JSON
-bodies, the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
+reports how its runs share. The home node of the samples answers with PUSH, PART, FETCHED and REFUSED. Rare messages
+have JSON bodies, the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import MAX_LAP, Join, Joins
 from brand.orders.order import MAX_EPOCH, Order
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_ROOM: Final = 1 << 62
 _HEAD: Final = struct.Struct("<HH")
 _PUSH: Final = struct.Struct("<III")
+_PART: Final = struct.Struct("<IQI")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,6 +179,19 @@ class Push:
     """Pages of the samples, sample by sample, shape (pages, page size)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PushPart:
+    """A PART: consecutive pages of one sample. Like a `Push`, it has a packer of its own."""
+
+    number: int
+    """Number that the asking node gave the epoch."""
+    place: int
+    first: int
+    """Pages of the sample in earlier parts."""
+    data: NDArray[np.uint8]
+    """At least one page, shape (pages, page size)."""
+
+
 @described(PeerKind.FETCHED)
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchReply:
@@ -207,7 +221,7 @@ class Refused:
 
 Question = EpochAnnounced | EpochReleased | PeerCapacity | SampleRequest | Fetch | JoinVote | LeadingOffset
 """Messages that a node sends on a stream that it has opened."""
-Reply = Push | FetchReply | Refused
+Reply = Push | PushPart | FetchReply | Refused
 """Messages that a node sends on a stream that another node has opened."""
 
 _QUESTIONS: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in get_args(Question)}
@@ -219,6 +233,9 @@ def pack(message: Question | Reply) -> bytes:
         head = _PUSH.pack(message.number, len(message.places), len(message.missed))
         sent, missed = message.places.tobytes(), message.missed.tobytes()
         return b"".join((_HEAD.pack(PeerKind.PUSH, VERSION), head, sent, missed, message.data.data))
+    if isinstance(message, PushPart):
+        head = _PART.pack(message.number, message.place, message.first)
+        return b"".join((_HEAD.pack(PeerKind.PART, VERSION), head, message.data.data))
     kind, body = pack_body(message)
     return b"".join((_HEAD.pack(kind, VERSION), *body))
 
@@ -237,6 +254,8 @@ def unpack_reply(message: bytes, page: int) -> Reply:
     kind, body = _kind_of(message)
     if kind == PeerKind.PUSH:
         return _unpack_push(body, page)
+    if kind == PeerKind.PART:
+        return _unpack_part(body, page)
     if kind not in _REPLIES:
         raise ProtocolError(f"a home node does not send {kind.name}")
     reply: Reply = unpack_body(_REPLIES[kind], body)
@@ -264,3 +283,11 @@ def _unpack_push(body: memoryview, page: int) -> Push:
     places = np.frombuffer(body, np.int64, sent + missed, _PUSH.size)
     data = np.frombuffer(body, np.uint8, offset=end).reshape(-1, page)
     return Push(number, places[:sent], places[sent:], data)
+
+
+def _unpack_part(body: memoryview, page: int) -> PushPart:
+    size = len(body) - _PART.size
+    if size <= 0 or size % page:
+        raise ProtocolError("a part that has no pages, or an incomplete one")
+    number, place, first = _PART.unpack_from(body)
+    return PushPart(number, place, first, np.frombuffer(body, np.uint8, offset=_PART.size).reshape(-1, page))

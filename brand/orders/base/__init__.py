@@ -4,6 +4,7 @@ policy      the base class of policies, and from the options of a user to a poli
 plan        the tables of an epoch, and memory over time
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 part        subsets of the samples
+predicate   the samples that an expression over columns chooses
 joins       the points at which a job joined other jobs
 placement   the samples that are cached in memory or in a cache folder
 owners      the node that owns each chunk, the node that caches a sample, and the rank that draws each position

@@ -5,7 +5,7 @@ number of nodes. A node reads the chunks of its own groups, and no other node re
 whichever node owns a sample; with `split_near`, few samples cross the network.
 
 Jobs of one data set may run on different nodes of a cluster. A sample that one job has in the memory of a node serves
-another job, if both look for the sample on that node: `double_hashed` and `rendezvous` name this node. Their hash is
+another job, if both look for the sample on that node: `rendezvous` names this node. Its hash is
 splitmix64's finalizer over whole numbers, so that the nodes are the same on every machine and in every version. Never
 change it: nodes with different versions would look on different nodes.
 """
@@ -23,8 +23,6 @@ from brand.orders.base.random import BLOCK
 MAX_NODES: Final = 1024
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SECOND: Final = MAX_NODES
-"""The salt of the second hash of `double_hashed`; smaller salts are numbers of nodes."""
 
 
 def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
@@ -126,20 +124,6 @@ def _drawers(owner: NDArray[np.int16], room: NDArray[np.intp]) -> NDArray[np.int
     return drawer
 
 
-def double_hashed(ids: NDArray[np.integer[Any]], nodes: Sequence[int], cluster: int) -> NDArray[np.int16]:
-    """Return the node of each sample, same shape, for a job on `nodes` of a cluster with nodes 0 to `cluster` - 1.
-
-    The rule is JOADER's: a first hash over all nodes of the cluster; if the job does not run on that node, a second
-    hash over the job's own nodes. Two jobs agree if the first hash meets a node of both.
-
-    Raises ValueError if a node is not one of the cluster, or is named twice.
-    """
-    own = _checked(nodes, cluster)
-    first = (_hash(ids, 0) % np.uint64(cluster)).astype(np.int16)
-    second = own[_hash(ids, _SECOND) % np.uint64(len(own))]
-    return np.where(np.isin(first, own), first, second)
-
-
 def rendezvous(ids: NDArray[np.integer[Any]], nodes: Sequence[int]) -> NDArray[np.int16]:
     """Return the node of each sample, same shape, for a job on `nodes`. Raises ValueError if a node is named twice.
 
@@ -147,7 +131,7 @@ def rendezvous(ids: NDArray[np.integer[Any]], nodes: Sequence[int]) -> NDArray[n
     best of all their nodes belongs to both: with probability |A & B| / |A or B|, the most that a hash with an even
     distribution can reach.
     """
-    own = _checked(nodes, MAX_NODES)
+    own = _checked(nodes)
     best, chosen = _hash(ids, int(own[0])), np.full(ids.shape, own[0], np.int16)
     for node in own[1:]:
         score = _hash(ids, int(node))
@@ -156,12 +140,10 @@ def rendezvous(ids: NDArray[np.integer[Any]], nodes: Sequence[int]) -> NDArray[n
     return chosen
 
 
-def _checked(nodes: Sequence[int], cluster: int) -> NDArray[np.int16]:
+def _checked(nodes: Sequence[int]) -> NDArray[np.int16]:
     """Return the nodes in ascending order, so that the order in which a job names them does not matter."""
-    if not 1 <= cluster <= MAX_NODES:
-        raise ValueError(f"a cluster of {cluster} nodes: give 1 to {MAX_NODES:,}")
-    if not nodes or len(set(nodes)) < len(nodes) or not (min(nodes) >= 0 and max(nodes) < cluster):
-        raise ValueError(f"nodes {list(nodes)!r}: give one or more of 0 to {cluster - 1:,}, each once")
+    if not nodes or len(set(nodes)) < len(nodes) or not (min(nodes) >= 0 and max(nodes) < MAX_NODES):
+        raise ValueError(f"nodes {list(nodes)!r}: give one or more of 0 to {MAX_NODES - 1:,}, each once")
     return np.array(sorted(nodes), np.int16)
 
 

@@ -2,7 +2,7 @@
 
 A tier is a place that is nearer than the storage: memory, or a folder on a local disk. `place` fills tiers with the
 most wanted samples. `choose_kept` chooses the samples that memory caches, so that the other samples of the plan still
-fit next to them; `choose_cached` chooses which of the rest a cache folder holds. Both take whole units of consecutive
+fit next to them; `choose_cached` chooses which of the rest each folder holds. Both take whole units of consecutive
 samples, in one random order: every sample is drawn once an epoch, so no choice reads less than another choice of equal
 size. If a node draws only some samples in an epoch, some are wanted more than others (`nextuse`), and `most_wanted`
 chooses.
@@ -42,13 +42,19 @@ def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray
 
 
 def choose_kept(
-    plan: EpochPlan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
+    plan: EpochPlan,
+    size_of: NDArray[Any],
+    room: int,
+    unit: int,
+    seed: int,
+    read_of: NDArray[Any] | None = None,
+    key: NDArray[Any] | None = None,
 ) -> Mask:
     """Return a mask of the places to cache, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
-    Caches as many whole units of `unit` samples of a chunk as fit, in a random order that depends on the seed only. The
-    more samples are cached, the fewer wait in the buffer: with a fraction `k` cached, `k * all + (1 - k) * peak` is
-    needed.
+    Caches as many whole units of `unit` samples of a chunk as fit, in the order of `key`, shape (units,), smallest
+    first. Without a key, and among units with equal keys, the order is random and depends on the seed only. The more
+    samples are cached, the fewer wait in the buffer: with a fraction `k` cached, `k * all + (1 - k) * peak` is needed.
     """
     mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
     if total <= room:
@@ -56,6 +62,8 @@ def choose_kept(
     read_of = read_of_sample(plan) if read_of is None else read_of
     unit_of, sizes = units(mapping, size_of, unit)
     order = permutation(len(sizes), seed, RandomStream.KEPT)
+    if key is not None:
+        order = order[np.argsort(key[order], kind="stable")]
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
     share = max(0.0, (room - largest) / max(1, total - largest))  # share * total + (1 - share) * largest = room
@@ -71,27 +79,64 @@ def choose_kept(
     return np.zeros(mapping.samples, np.bool_)
 
 
-def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int, seed: int) -> Mask:
-    """Return a mask of the places that a cache folder of `room` bytes holds. Shape (samples,).
+def choose_cached(
+    mapping: Mapping,
+    size_of: NDArray[Any],
+    held: NDArray[np.int8],
+    limits: NDArray[np.int64],
+    unit: int,
+    seed: int,
+    later: Mask | None = None,
+) -> NDArray[np.int8]:
+    """Return the cache folder of each place, from 1 on; 0 if none has space for it. Shape (samples,).
 
-    `size_of`: stored bytes of each place; 0 for samples that are in a nearer tier, or that another node reads. Units
-    follow each other in the order of `choose_kept`, so the folder holds the units that memory would cache next.
+    `size_of`: stored bytes of each place; 0 for samples that are in a nearer tier, or that another node reads, unless a
+    folder holds them. `held`: the folder that holds each place; 0 if none does. `limits`: bytes of each folder, the
+    fastest one first.
+
+    Units of which a folder holds a part are completed there, in the fastest such folder, because a read uses a folder
+    that holds all of it. Other units follow each other in the order of `choose_kept`, so folders hold the units that
+    memory would cache next. Units with a sample of the mask `later` follow the others.
     """
+    here = held > 0
     unit_of, sizes = units(mapping, size_of, unit)
-    alike, every = np.zeros(len(sizes), np.int64), np.ones(len(sizes), np.bool_)
-    held: Mask = most_wanted(alike, every, sizes, room, seed)[unit_of]
-    return held & (size_of > 0)
+    folder_of = held_units(held, unit_of, len(sizes))
+    key = np.zeros(len(sizes), np.int8)
+    if later is not None:
+        key[unit_of[later]] = 1
+    folder_of += most_wanted(key, folder_of == 0, sizes, room_left(limits, folder_of, sizes), seed)
+    return np.where(here | (size_of > 0), folder_of[unit_of], np.int8(0))
 
 
-def most_wanted(key: NDArray[Any], wanted: Mask, sizes: NDArray[np.int64], room: int, seed: int) -> Mask:
-    """Return a mask of the units to hold: the wanted units with the smallest keys, as many as fit. Shape (units,).
+def held_units(held: NDArray[np.int8], unit_of: NDArray[Any], count: int) -> NDArray[np.int8]:
+    """Return the fastest folder that holds a sample of each unit; 0 if none does. Shape (`count`,).
 
-    Units with equal keys are taken in a random order that depends on the seed only.
+    `held` is the folder of each place, 0 if none holds it; `unit_of` the unit of each place.
+    """
+    found, here = np.full(count, np.iinfo(np.int8).max, np.int8), held > 0
+    np.minimum.at(found, unit_of[here], held[here])
+    found[found == np.iinfo(np.int8).max] = 0
+    return found
+
+
+def room_left(limits: NDArray[np.int64], folder_of: NDArray[np.int8], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes that remain of each folder's limit, shape (folders,). `folder_of`: the folder of each unit."""
+    taken = [int(sizes[folder_of == folder].sum()) for folder in range(1, len(limits) + 1)]
+    return np.maximum(0, limits - np.array(taken, np.int64))
+
+
+def most_wanted(
+    key: NDArray[Any], wanted: Mask, sizes: NDArray[np.int64], rooms: NDArray[Any], seed: int
+) -> NDArray[np.int8]:
+    """Return the tier that is to hold each unit, from 1 on; 0 if none is. Shape (units,).
+
+    Tiers of the capacities `rooms` hold the wanted units with the smallest keys, as many as fit. Units with equal keys
+    are taken in a random order that depends on the seed only.
     """
     order = permutation(len(key), seed, RandomStream.KEPT)
     order = order[wanted[order]]
-    held = np.zeros(len(key), np.bool_)
-    held[order[place(key[order], sizes[order], np.array([room])) == 1]] = True
+    held = np.zeros(len(key), np.int8)
+    held[order] = place(key[order], sizes[order], rooms)
     return held
 
 

@@ -20,13 +20,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import LayoutError, NotADataSetError
-from brand.formats.constants import ROW
+from brand.formats.constants import NOTHING, ROW
 from brand.formats.manifest import Manifest
 from brand.formats.noticed import merged
 from brand.formats.version import Version
 from brand.storage.dataset.indexes import Elements
 from brand.storage.dataset.segments import (
-    NOTHING,
     VERIFY_HINT,
     PartIndex,
     check_alike,

@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import ChecksumError, ForeignFileError, LayoutError, MissingFileError, UnreadableError
-from brand.formats.constants import column_name
+from brand.formats.constants import NOTHING, column_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
 from brand.formats.version import Listed, PartOf, Version
@@ -27,8 +27,6 @@ from brand.storage.dataset.indexes import OwnIndex
 from brand.storage.io.location import FolderLocation
 
 VERIFY_HINT: Final = "`brand verify` checks all segments"
-NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
-"""Value of a column for a deleted sample, and of an overlay for a sample without a value, by codec."""
 
 
 def read_list(folder: Path, listed: Listed | None, end: int) -> NDArray[np.int64]:

@@ -8,10 +8,12 @@ errors are the same.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from brand.errors import NoLabelsError, SchemaError, UsageError, counted
 from brand.formats.preparation import DecodeAudio, DecodeImage, checked, resolved
 from brand.formats.version import Version
 from brand.node.client.direct import SERVER_ONLY
-from brand.node.setup.caching import CacheOf, as_cache
+from brand.node.setup.caching import CacheOf, as_caches
 from brand.node.setup.memory import Memory, check_memory
 from brand.node.setup.server_spec import Tls
 from brand.node.wire.messages import MAX_NAME
@@ -84,7 +86,8 @@ class BrandDataset(Drawable):
         tls: Certificates with which data servers of several nodes prove their addresses and encrypt their messages;
             None: no encryption.
         cache: A folder on a local disk, or `Cache(...)` with its size. The data server stores samples there that it has
-            read, for later epochs and later trainings. None: it holds samples in memory only.
+            read, for later epochs and later trainings. A list: several disks, the fastest one first. None: it holds
+            samples in memory only.
         expand: A field of lists, such as `"captions"`: each of its elements becomes a sample, with the other fields of
             the sample that it belongs to. Such a sample has one text in place of the list, and `len`, indices, columns
             and `subset=` count these samples. Not for lists of images or audio.
@@ -125,7 +128,7 @@ class BrandDataset(Drawable):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
-        check_memory(peer_memory, "peer_memory")
+        check_memory(peer_memory, "peer_memory", "the memory")
         if server == NONE and (cache is not None or job is not None):
             raise UsageError(SERVER_ONLY.format("cache=" if job is None else "job="))
         if cache is not None and server not in (None, COMMON):
@@ -136,12 +139,50 @@ class BrandDataset(Drawable):
             raise UsageError(f"decode={decode!r:.60}: give True, False, or a dict such as {{'image': DecodeImage()}}")
         specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
         specs = resolved(specs, data.header.decode)
-        resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
+        resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_caches(cache), job, specs))
         fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
         port = DrawPort(name, fetcher, order)
         self._source = (
             SetSource(port, names, transform) if expand is None else ExpandedSource(port, names, transform, expand)
         )
+
+    @classmethod
+    def from_folder(
+        cls,
+        root: str | os.PathLike[str],
+        chunk_size: int | Literal["profile"] = 64,
+        where: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Open a folder of images or audio as it is: the first use converts it to chunks, and later uses find these.
+
+        The samples are those of `brand convert images ROOT` or `brand convert audio ROOT`, without other options. Each
+        byte of the chunks is checked once, before they are loaded. If several processes of one or more machines call
+        at the same time, one of them converts and the others wait for it. A conversion that was killed continues with
+        the next call. Each call lists the folder: if a name, a size or a date of a file has changed, the folder is
+        converted again to a new data set, and the log names the earlier one, which is not removed (Brand, sections 3.2
+        and 4.2).
+
+        Args:
+            root: A folder on this machine, of class folders or of files.
+            chunk_size: Samples per chunk; 64 is the size of the paper (section 5.5). `"profile"`: as many as make four
+                reads of the size that `brand profile` has found for the storage of `where`.
+            where: The folder for the chunks, outside of `root`; it needs room for a copy of the data. None:
+                `brand/folders` below `XDG_CACHE_HOME` or `~/.cache`. The log names the data set, and so does `path`.
+            options: Other arguments of `BrandDataset`.
+
+        Raises:
+            UsageError: There is no such folder, `where` is in it, or its storage has no profile.
+            SourceError: A file cannot be used, there are none, or they changed while they were converted.
+            StorageError: `root` cannot be read, or `where` cannot be written.
+            InterruptedConversionError: A worker process died, or the process that converts has made no progress for 10
+                minutes. The same call continues its work.
+            FormatError: The chunks that were just written are damaged.
+            TypeError: `BrandDataset` has no such argument. Nothing was converted.
+        """
+        inspect.signature(cls).bind(root, **options)  # not after hours of work
+        first_use = import_module("brand.firstuse")  # in a layer above this one: it needs the chunker
+        return cls(first_use.chunks_of(root, chunk_size, where), **options)
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.

@@ -72,7 +72,8 @@ def warn_counted(name: str) -> None:
         f"counted {name}",
         f"Accelerate counts the epochs of {name} from 0, and its checkpoints do not have the count. If this run "
         "resumes another one, it trains the order of epoch 0 again: use brand.frameworks.accelerate.prepare in place "
-        "of accelerator.prepare(loader), or call set_epoch of the prepared loader (docs/guides/frameworks.md)",
+        "of accelerator.prepare(loader), or call set_epoch of the prepared loader, with Accelerate 1.7 or newer "
+        "(docs/guides/frameworks.md)",
     )
 
 

@@ -53,7 +53,7 @@ class ServerOptions:
     memory: Memory
     peer_memory: Memory
     tls: Tls | None
-    cache: Cache | None
+    cache: tuple[Cache, ...]
     job: str | None
     decode: Mapping[str, Preparation]
 
@@ -102,7 +102,7 @@ class ServerResolver:
         options = self.options
         if why := self.without_server:
             if options.server is None:
-                unused = "" if options.cache is None else ", and without cache="
+                unused = ", and without cache=" if options.cache else ""
                 log.warning(
                     "%s, so no data server can run; samples are read one by one%s, which is slower", why, unused
                 )
@@ -159,13 +159,13 @@ class ServerResolver:
     def _facts(self) -> str:
         """Return facts that are the same for all servers of one data set and job."""
         options = self.options
-        cache = "" if options.cache is None else f"|{options.cache.to_json()}"
+        cache = "".join(f"|{each.to_json()}" for each in options.cache)
         return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"
 
     def job_keys(self) -> dict[str, str]:
         """Return the facts of `_facts` by name, as texts for the user."""
         options = self.options
-        cache = None if options.cache is None else options.cache.to_json()
+        cache = [each.to_json() for each in options.cache]
         given = {"memory=": options.memory, "peer_memory=": options.peer_memory, "cache=": cache}
         job = {f"{name}=": value for name, value in job_facts().items()}
         return job | {"the data set ": self._data.id} | {name: repr(value) for name, value in given.items()}

@@ -29,6 +29,7 @@ from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
@@ -177,8 +178,17 @@ def order_number(order: Order, origin: str) -> int:
     return int.from_bytes(hashlib.blake2s(facts.encode(), digest_size=4).digest()) >> 1
 
 
+def column_table(data: Catalogue) -> ColumnTable:
+    """Return the columns of all samples that an expression may name: the fields of numbers, and `index`."""
+
+    def read(name: str) -> NDArray[Any]:
+        return np.arange(len(data)) if name == "index" else data.column(name)
+
+    return ColumnTable(len(data), {**data.schema, "index": "int"}, data.names, read)
+
+
 def as_subset(data: Catalogue, subset: Any) -> Subset | None:
-    """Return the places of `subset`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+    """Return the places of `subset`: a mask, shape (samples,), indices, each once, or an expression. None: all samples.
 
     Deleted samples of a collection are in no subset, whatever a mask says of them. Raises `UsageError` if `subset` has
     another form or no sample, `DeletedError` if an index is that of a deleted sample.
@@ -186,7 +196,8 @@ def as_subset(data: Catalogue, subset: Any) -> Subset | None:
     if subset is None:
         drawn = data.drawn()
         return None if drawn is None else Subset.of(drawn)
-    wanted, samples = np.asarray(subset), len(data)
+    samples = len(data)
+    wanted = np.asarray(chosen_by(subset, column_table(data)) if isinstance(subset, str) else subset)
     if wanted.dtype == np.bool_:
         if wanted.shape != (samples,):
             raise UsageError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,11 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
+from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.draw_port import DrawPort, column_table
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 
@@ -96,7 +98,8 @@ class Pairs(Reprs, shows="field"):
         """
         if subset is None:
             return None
-        wanted, pairs = np.asarray(subset), len(self)
+        pairs = len(self)
+        wanted = np.asarray(chosen_by(subset, self._table()) if isinstance(subset, str) else subset)
         if wanted.dtype == np.bool_ and wanted.shape == (pairs,):
             wanted = np.flatnonzero(wanted)
         elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
@@ -112,6 +115,15 @@ class Pairs(Reprs, shows="field"):
         if len(numbers) < len(wanted):
             raise UsageError("subset= has a pair twice; give each number once, or a mask as an array of bools")
         return None if len(numbers) == pairs else numbers
+
+    def _table(self) -> ColumnTable:
+        """Return the columns of all pairs that an expression may name; `index` is the number of the pair."""
+        table = column_table(self.data)
+
+        def read(name: str) -> NDArray[Any]:
+            return np.arange(len(self)) if name == "index" else np.repeat(table.read(name), self.counts)
+
+        return replace(table, samples=len(self), read=read)
 
     def in_layers(self, numbers: NDArray[np.int64] | None) -> list[tuple[int, NDArray[np.int64]]]:
         """Return the layers that have some of these pairs, None for all, with the indices of their samples."""

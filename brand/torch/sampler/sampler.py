@@ -80,7 +80,8 @@ class BrandSampler(DistributedSampler[int]):
             `batch_size`.
         batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
         subset: The samples to fetch, each once an epoch: a bool for each sample, shape (len(dataset),), for example
-            `dataset.column("label") < 10`, or their indices. None: all.
+            `dataset.column("label") < 10`, or their indices, or an expression over columns as a text, such as `"label
+            in [3, 5] and duration < 12"`. None: all.
 
     Raises:
         UsageError: An argument is not valid, or does not fit the data set or its order.

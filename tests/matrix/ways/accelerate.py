@@ -11,7 +11,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 from brand.frameworks.accelerate import prepare
-from tests.matrix.cells import STATEFUL
+from tests.matrix.cells import STATEFUL, UNEVEN
 from tests.matrix.loops import BATCH, EPOCHS, EndedRunError, MatrixRun, ids_of, loss_of
 from tests.matrix.ways.base import Way
 
@@ -22,7 +22,9 @@ def fit(run: MatrixRun) -> None:
     accelerator = Accelerator(
         cpu=True,
         gradient_accumulation_steps=run.accumulated,
-        dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=stateful),
+        dataloader_config=DataLoaderConfiguration(
+            use_stateful_dataloader=stateful, even_batches=run.cell.said != UNEVEN
+        ),
     )
     made = run.loader()
     model, optimizer = accelerator.prepare(run.model, run.optimizer())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.matrix.cells import BY_INDEX, PAGE, PREPARE, UNSHARDED, Cell
+from tests.matrix.cells import BY_INDEX, PAGE, PREPARE, UNEVEN, UNSHARDED, Cell
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ CURES: dict[str, tuple[Cure, ...]] = {
         Cure("use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
         Cure("Use brand.frameworks.accelerate.prepare", _AS_THE_PAGE_SAYS),
         Cure("give a BrandLoader or a DataLoader with sampler=BrandSampler(dataset)", _change(loader="BrandLoader")),
+        Cure("set `accelerator.even_batches=False` instead", _change(said=UNEVEN)),  # Accelerate's own
+        Cure("KeyError: '_sampler_iter_yielded'", _without_stream),  # Accelerate's own before 1.13; on the page
     ),
     "HF Trainer": (
         Cure("Accelerate: use brand.frameworks.accelerate.prepare(accelerator, loader)", _change(said=PREPARE)),

@@ -4,7 +4,7 @@ The placement of the cache folder is one of
 
     even         a fixed random choice: if this node draws everything, or if nodes draw from each other
     next         the samples that the ranks of this node draw again soonest, chosen for each epoch: if the node is alone
-    frequency    the samples that they draw most often in all epochs, chosen once
+    frequency    the samples that they draw most often in all epochs, chosen once: memory is filled first
 
 The ranks that draw here are settled when all ranks of the run draw here, or otherwise when half of an epoch is drawn,
 because ranks begin one after the other. Until then each sample that is read has a place, as far as there is space, and
@@ -215,17 +215,21 @@ class Keeping:
     def _choice(
         self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, again: bool
     ) -> ChooseCached | None:
-        """Return the choice for a run with these active epochs. The memory cache is only chosen `again`."""
+        """Return the choice for a run with these active epochs.
+
+        The memory cache is chosen `again` with a run, and once its ranks are settled if it follows them (`in_memory`).
+        """
         self._aim, order = aim, self._order(run)
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
         unit = order.policy.kept_unit
         later = aim is not None and aim.way in ("next", "frequency")
         whole = live[epoch].epoch.plan.reads is None and aim is not None and aim.way == "even"
         shelf = self._caching.shelf(unit, self._epochs.lives, later=later, whole=whole)
-        kept = unit if again else None  # the reads of the next epochs are planned with it
+        follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
+        # The reads of the next epochs are planned with the choice for memory.
+        kept = unit if again or (follow is not None and follow.in_memory) else None
         if kept is None and shelf is None:
             return None
-        follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
         self._last += 1
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
         if plan.grows:  # the planner's thread reads it while the order grows

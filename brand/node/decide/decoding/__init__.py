@@ -5,4 +5,5 @@ workers          the states of the decode workers
 specs            the decode specs of clients
 ahead            the order in which the samples of a rank are decoded, and the eviction of decoded samples
 queues           the rank for which a decode worker works next, by the measured time to decode a sample
+allotment        the decode workers of each rank by Lobster's Algorithm 1, or in equal numbers
 """

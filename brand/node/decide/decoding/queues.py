@@ -1,14 +1,16 @@
 """For which rank does an idle decode worker work next? For a rank with fewer workers than it needs to be in time.
 
 Each rank of each run has a queue: its next samples that are not decoded (`DecodeQueue`). `Costs` predicts their decode
-time, and the rank's draws determine when they are due. `next_queue` chooses the queue that is the latest.
+time, and the rank's draws determine when they are due. `next_queue` chooses the queue that is the latest. A server that
+was started with another allotment consults that one (`Allots`; `brand.node.decide.decoding.allotment`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ SLACK: Final = 0.05
 """Batches are due earlier than they are drawn, by this fraction of the time until then."""
 WINDOW: Final = 64
 """Samples that are considered per queue: several batches, because several decode workers may serve a queue."""
+REACH: Final = 16_384
+"""Samples of a queue that are counted at most, if an allotment takes account of their number."""
 AGAIN_S: Final = 0.25
 """Time until the next search for samples to decode, after one that found none, if there is no news."""
 FIRST: Final = 5e-8
@@ -93,11 +97,30 @@ class Costs:
         return size / count, seconds / count
 
 
-class Allotting(Reprs, shows="_costs"):
-    """The decode costs, by decode spec."""
+class Allots(Protocol):
+    """Divides decode workers among queues in another way than `next_queue` does."""
 
-    def __init__(self) -> None:
+    def next_queue(
+        self,
+        names: Sequence[Queue],
+        seconds: NDArray[np.float64],
+        pending: NDArray[np.int64],
+        due_s: NDArray[np.float64],
+        working: NDArray[np.int64],
+    ) -> int | None:
+        """Return the number of the queue that gets the next decode worker; None if no queue may have one more.
+
+        `names`: the queues. `pending`: the number of their samples that are not decoded, at most `REACH`. The other
+        arguments are as for the function `next_queue`.
+        """
+
+
+class Allotting(Reprs, shows="_costs _allots"):
+    """The decode costs, by decode spec, and the allotment if it is not `least`."""
+
+    def __init__(self, allots: Allots | None = None) -> None:
         self._costs: defaultdict[int, Costs] = defaultdict(Costs)
+        self._allots = allots
 
     def record(self, want: int, sizes: NDArray[Any], seconds: float) -> None:
         """Record the decode time of samples of these sizes. It is divided in proportion to the predictions."""
@@ -105,17 +128,29 @@ class Allotting(Reprs, shows="_costs"):
         self._costs[want].observe(sizes, seconds * predicted / predicted.sum())
 
     def choose(
-        self, found: Sequence[NextToDecode], sizes: Sequence[NDArray[Any]], working: Mapping[Queue, int], budget: int
-    ) -> NextToDecode:
-        """Return the queue for which the next of `budget` decode workers works.
+        self,
+        found: Sequence[NextToDecode],
+        sizes: Sequence[NDArray[Any]],
+        working: Mapping[Queue, int],
+        budget: int,
+        pending: Mapping[Queue, int] | None = None,
+    ) -> NextToDecode | None:
+        """Return the queue for which the next of `budget` decode workers works; None if it stays idle.
 
-        `sizes`: bytes of the samples of each queue. `working`: number of workers on each queue.
+        `sizes`: bytes of the samples of each queue. `working`: number of workers on each queue. `pending`: number of
+        samples of each queue that are not decoded, if it is not that of the sizes.
         """
         each = [self._costs[queue.want].predict(size) for queue, size in zip(found, sizes, strict=True)]
         total, longest = np.array([seconds.sum() for seconds in each]), np.array([seconds.max() for seconds in each])
         due_s = np.array([queue.due_s for queue in found])
         busy = np.array([working.get(queue.queue, 0) for queue in found], np.int64)
-        return found[next_queue(seconds_with(total, longest, budget), due_s, busy)]
+        seconds = seconds_with(total, longest, budget)
+        if self._allots is None:
+            return found[next_queue(seconds, due_s, busy)]
+        names = [queue.queue for queue in found]
+        counts = np.array([(pending or {}).get(name, len(size)) for name, size in zip(names, sizes, strict=True)])
+        chosen = self._allots.next_queue(names, seconds, counts, due_s, busy)
+        return None if chosen is None else found[chosen]
 
     def forget(self, want: int) -> None:
         self._costs.pop(want, None)
@@ -129,13 +164,20 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
     `bench.papers.allotment` divides them: each queue gets the fewest workers with which it is in time, before any queue
     gets more. If there are too few workers, they are divided as `greedy` divides them. No worker is idle while there is
     work. Within a queue, samples are decoded in the order of its draws.
+
+    `allots` divides the workers instead. Then samples that waiting draws lack come first within the queue of their rank
+    only, and a worker stays idle if no queue may have one more.
     """
 
-    def __init__(self, aheads: DecodeAheadTable, memory: PreparedMemory, residents: Residents) -> None:
+    def __init__(
+        self, aheads: DecodeAheadTable, memory: PreparedMemory, residents: Residents, allots: Allots | None = None
+    ) -> None:
         self._aheads, self._memory, self._residents = aheads, memory, residents
-        self._allotting = Allotting()
+        self._allotting, self._all_ranks = Allotting(allots), allots is not None
         self._empty_s = -np.inf
         """The time of the last search that found nothing to decode; minus infinity if there may be new samples."""
+        self._working: Mapping[Queue, int] = {}
+        """Number of workers on each queue at the last search."""
 
     def on_news(self) -> None:
         """Search again at the next call of `next`, because there may be new samples to decode."""
@@ -147,28 +189,59 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
     def forget(self, want: int) -> None:
         self._allotting.forget(want)
 
-    def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:
+    def next(
+        self, waiting: Sequence[NextToDecode], working: Mapping[Queue, int], budget: int, batch: int, now_s: float
+    ) -> list[NextToDecode]:
         """Return the samples for the next of `budget` decode workers; if these may not fit, also those drawn soonest.
 
-        `working`: number of workers on each queue. `batch`: limit on the samples of a batch.
+        `waiting`: samples that waiting draws lack. `working`: number of workers on each queue. `batch`: limit on the
+        samples of a batch.
         """
-        if now_s - self._empty_s <= AGAIN_S:
+        if waiting and not self._all_ranks:
+            return self._choose(waiting, working, budget)
+        unchanged = not self._all_ranks or working == self._working
+        if not waiting and unchanged and now_s - self._empty_s <= AGAIN_S:
             return []
-        found = self._aheads.queues(self._memory, self._residents.kept, batch, WINDOW, now_s)
-        self._empty_s = -np.inf if found else now_s
-        return self.choose(found, working, budget)
+        window = REACH if self._all_ranks else WINDOW
+        found = self._aheads.queues(self._memory, self._residents.kept, batch, window, now_s)
+        pending = {each.queue: len(each.places) for each in found}
+        found = [replace(each, places=each.places[:WINDOW]) for each in found]
+        chosen = self._choose(list(waiting_first(found, waiting)), working, budget, pending)
+        self._empty_s, self._working = -np.inf if chosen else now_s, working
+        return chosen
 
-    def choose(self, found: Sequence[NextToDecode], working: Mapping[Queue, int], budget: int) -> list[NextToDecode]:
+    def _choose(
+        self,
+        found: Sequence[NextToDecode],
+        working: Mapping[Queue, int],
+        budget: int,
+        pending: Mapping[Queue, int] | None = None,
+    ) -> list[NextToDecode]:
         """Return those of these samples that the next of `budget` decode workers decodes, as `next`."""
         if len(found) < 2:
             return list(found)
-        chosen = self._allotting.choose(found, [self._bytes(each.places) for each in found], working, budget)
+        sizes = [self._bytes(each.places) for each in found]
+        chosen = self._allotting.choose(found, sizes, working, budget, pending)
+        if chosen is None:
+            return []
         soonest = min(found, key=lambda each: each.lead)
         return [chosen] if chosen is soonest else [chosen, soonest]
 
     def _bytes(self, places: NDArray[Any]) -> NDArray[np.int64]:
         found: NDArray[np.int64] = self._residents.pages_of[places].astype(np.int64)
         return found * self._residents.pool.allocator.page
+
+
+def waiting_first(found: Sequence[NextToDecode], waiting: Sequence[NextToDecode]) -> Iterator[NextToDecode]:
+    """Yield the samples of each queue, with those first that a waiting draw of its rank lacks."""
+    lacking = {each.queue: each for each in waiting}
+    for each in found:
+        first = lacking.pop(each.queue, each)
+        if first is not each and first.want == each.want:
+            others = each.places[~np.isin(each.places, first.places)]
+            first = replace(first, places=np.concatenate([first.places, others])[:WINDOW])
+        yield first
+    yield from lacking.values()
 
 
 def seconds_with(total_s: NDArray[np.float64], longest_s: NDArray[np.float64], most: int) -> NDArray[np.float64]:

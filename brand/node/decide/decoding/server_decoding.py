@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.decoding.ahead import Clearing, DecodeAheadTable, NextToDecode, Queue
-from brand.node.decide.decoding.queues import DecodeQueue
+from brand.node.decide.decoding.queues import Allots, DecodeQueue
 from brand.node.decide.decoding.specs import DecodeSpecTable
 from brand.node.decide.decoding.workers import DecodeWorkers, Strikes
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Draw
-from brand.node.decide.state.features import NOTHING, DecodedSamples
+from brand.node.decide.state.features import LEAST, NOTHING, DecodedSamples
 from brand.node.decide.state.instructions import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.decoded import MADE, MAKING, RAW, PreparedMemory
@@ -47,8 +47,22 @@ ToDo = StartPreparer | EndPreparer | Prepare | Fill
 
 
 @dataclass(slots=True)
+class _RankWork:
+    """The work that was done for a rank of a job."""
+
+    job: str
+    decoded: int = 0
+    seconds: float = 0.0
+    """Seconds of decode workers."""
+
+    def add(self, decoded: int, seconds: float) -> None:
+        self.decoded, self.seconds = self.decoded + decoded, self.seconds + seconds
+
+
+@dataclass(slots=True)
 class _DecodeBatch:
     queue: Queue
+    work: _RankWork
     want: int
     preparer: int
     places: NDArray[Any]
@@ -63,15 +77,26 @@ class _DecodeBatch:
 
 
 class ServerDecoding(Reprs, shows="memory workers _batches specs"):
-    """Decoding at one node by `workers` decode workers, for decode specs that at least `least_runs` runs have."""
+    """Decoding at one node by `workers` decode workers, for decode specs that at least `least_runs` runs have.
 
-    def __init__(self, pages: Allocator, workers: int, residents: Residents, epochs: Epochs, least_runs: int) -> None:
+    `allotment`: how the workers are divided among ranks, `LEAST` or a name of `allotment.BY_NAME`.
+    """
+
+    def __init__(
+        self,
+        pages: Allocator,
+        workers: int,
+        residents: Residents,
+        epochs: Epochs,
+        least_runs: int,
+        allotment: str = LEAST,
+    ) -> None:
         self.memory, self.workers = PreparedMemory(pages, len(residents.pages_of)), DecodeWorkers(workers, BATCH_S)
-        self._residents, self._epochs = residents, epochs
+        self._residents, self._epochs, self.allotment = residents, epochs, allotment
         self.specs = DecodeSpecTable(self._forget, least_runs)
         self._aheads = DecodeAheadTable(epochs, self.specs)
         self._clearing = Clearing(self.memory, self._aheads)
-        self._choices = DecodeQueue(self._aheads, self.memory, residents)
+        self._choices = DecodeQueue(self._aheads, self.memory, residents, _allots(allotment))
         self._last = 0
         """Number of the last batch."""
         self._batches: dict[int, _DecodeBatch] = {}
@@ -81,6 +106,8 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         self._counts = Counter[str]()
         self._decoded: dict[int, tuple[int, int]] = {}
         """Pages and number of the decoded samples, by decode spec."""
+        self._work: dict[Queue, _RankWork] = {}
+        """For `facts`. The ranks of a job that has ended are forgotten when the next job registers."""
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -90,6 +117,7 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         for number in numbers or ():
             if number not in self.memory:
                 self.memory.add(number)
+        self._work = {queue: work for queue, work in self._work.items() if self.specs.of_run(queue[0])}
         self.on_news()
         return numbers
 
@@ -142,8 +170,9 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
     def on_sizes(self, preparer: int, number: int, sizes: NDArray[np.int64], now_s: float) -> Iterator[Fill]:
         """Allocate pages for a batch that a decode worker has decoded to samples of these sizes, and yield the copy."""
         batch, shelf = self._batches[number], self.memory[self._batches[number].want]
-        places, pages = batch.places, pages_of(sizes)
-        self._choices.record(batch.want, places[sizes != UNTRIED], self.workers.busy_s(preparer, now_s))
+        places, pages, seconds = batch.places, pages_of(sizes), self.workers.busy_s(preparer, now_s)
+        self._choices.record(batch.want, places[sizes != UNTRIED], seconds)
+        batch.work.add(0, seconds)
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
         before, samples = self._decoded.get(batch.want, (0, 0))
@@ -174,6 +203,7 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         assert batch.counts is not None
         self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
         self._counts["decoded"] += len(batch.places)
+        batch.work.add(len(batch.places), 0.0)
         self.workers.on_copied(batch.preparer, number, now_s)
 
     def on_worker_end(self, preparer: int, now_s: float) -> None:
@@ -203,17 +233,18 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
             "fetched_encoded": counts["fetched_encoded"],
             "workers": self.workers.alive,
             "ended": self.workers.ended_in_all,
+            "allotment": self.allotment,
+            "ranks": [
+                {"job": work.job, "rank": rank, "decoded": work.decoded, "worker_s": round(work.seconds, 4)}
+                for (_, rank), work in sorted(self._work.items())
+            ],
         }
 
     def _next(self, now_s: float) -> NextToDecode | None:
         """Return the samples to decode next, at most as many as memory has space for."""
         working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
-        lacking = list(self._lacking(self._epochs.lives.draws(), now_s))
-        if lacking:
-            choices = self._choices.choose(lacking, working, self.workers.alive)
-        else:
-            choices = self._choices.next(working, self.workers.alive, BATCH, now_s)
-        for found in choices:
+        waiting = list(self._lacking(self._epochs.lives.draws(), now_s))
+        for found in self._choices.next(waiting, working, self.workers.alive, BATCH, now_s):
             places = self._with_room(found, now_s)
             self._full = not len(places)
             if not self._full:
@@ -264,7 +295,8 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
     def _prepare(self, preparer: int, found: NextToDecode, now_s: float) -> Prepare:
         self._last += 1
         number, places, pages = self._last, found.places, self._mean_pages(found.want) * len(found.places)
-        self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, pages)
+        work = self._work.setdefault(found.queue, _RankWork(self._epochs.runs[found.queue[0]].name))
+        self._batches[number] = _DecodeBatch(found.queue, work, found.want, preparer, places, pages)
         self.memory[found.want].starts(places)
         self._residents.refer(places)
         self.workers.mark_busy(preparer, number, now_s)
@@ -284,3 +316,12 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         self._strikes.forget(want)
         self._choices.forget(want)
         return True
+
+
+def _allots(allotment: str) -> Allots | None:
+    """Return the allotment of this name; None for `LEAST`, which needs none."""
+    if allotment == LEAST:
+        return None
+    from brand.node.decide.decoding.allotment import BY_NAME, WorkerAllotment
+
+    return WorkerAllotment(BY_NAME[allotment])

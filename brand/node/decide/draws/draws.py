@@ -115,10 +115,12 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self._features.ask(key, positions, now_s)
         held = live.epoch.states.release(places)
         self._residents.let_go(places[held])
-        self._note(key, live, positions, now_s, drawer)
+        self._note(key, live, positions, now_s, drawer, asked=False)
 
-    def _note(self, key: Key, live: ActiveEpoch, positions: Places, now_s: float, drawer: Drawer | None) -> None:
-        """Record in its epoch and its run that a rank has the samples at these positions."""
+    def _note(
+        self, key: Key, live: ActiveEpoch, positions: Places, now_s: float, drawer: Drawer | None, *, asked: bool
+    ) -> None:
+        """Record in its epoch and its run that a rank has the samples at these positions (`Account.note`)."""
         (number, epoch_number), epoch = key, live.epoch
         places = epoch.plan.sample_of[positions]
         epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
@@ -127,7 +129,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         run = self._epochs.runs[number]
         run.add_drawn(len(places))
         run.add_served(len(readable(epoch, places)))
-        if run.conduct.note(live.account, drawer, positions):
+        if run.conduct.note(live.account, drawer, positions, asked=asked):
             live.judge(run.conduct, epoch_number)
         if live.begun and epoch.progress.half_done:
             self._epochs.want((number, epoch_number + 1))  # to be read ahead
@@ -258,7 +260,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.release(places)
-        self._note(draw.key, live, draw.positions, now_s, draw.drawer)
+        self._note(draw.key, live, draw.positions, now_s, draw.drawer, asked=True)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)

@@ -254,6 +254,12 @@ class Epochs(Reprs, shows="lives"):
             if entry.is_building:
                 self._activate_if_built(entry)
 
+    def rebuild(self) -> None:
+        """Build epochs that are being built from the start again, because the cached samples have changed."""
+        for key, entry in self.lives.items():
+            if entry.is_building:
+                self._build(key)
+
     def _build(self, key: Key) -> None:
         """Begin a planned epoch, here and for the nodes that can take its samples."""
         entry, run = self.lives[key], self.runs[key[0]]

@@ -35,8 +35,6 @@ from brand.reprs import Reprs
 
 MOST_KEPT: Final = 4
 """Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
-AHEAD: Final = 1024
-"""Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""
 AHEAD_SHARE: Final = 32
 """Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
 LEAST_AHEAD: Final = 16
@@ -65,6 +63,10 @@ class OnlineOrder:
         """Note that a client asks for `count` positions before `end`, or needs them decided."""
         self.most, self.largest = max(self.most, end), max(self.largest, count)
         self.since_s = now_s if self.since_s is None else self.since_s
+
+    @property
+    def complete(self) -> bool:
+        return self.growing is not None and self.growing.complete
 
     def mark_begun(self) -> None:
         self.begun = True
@@ -301,8 +303,12 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         """Decide the positions that are needed, one piece at a time. `bridge`: about how many samples memory holds."""
         self.forget_runs()
         self._levels = {}
+        # Memory holds the samples at decided positions until the slowest job has drawn them. If they are more than
+        # memory holds, some are dropped before, and are read again for each job.
+        drawing = sum(self._draws(key, order) for key, order in self.orders.items())
+        share = bridge // max(1, drawing)
         for key, order in self.orders.items():
-            levels = self._levels_of(key, order, now_s, bridge)
+            levels = self._levels_of(key, order, now_s, share)
             if levels is None:
                 self._rounds.leave(key)
                 continue
@@ -314,24 +320,31 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         for key in self._rounds.step(self._levels):
             self._grow(key, again=False)
 
-    def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, bridge: int) -> Levels | None:
-        """Return how far an order has to be decided, or None if there is nothing to do for it now."""
+    def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, share: int) -> Levels | None:
+        """Return how far an order has to be decided, or None if there is nothing to do for it now.
+
+        `share`: how many samples memory may hold for it.
+        """
         growing, epoch = order.growing, self._epoch(key)
         if growing is None or growing.complete or _waits(order, now_s):
             return None
         draws, at, ahead = len(growing.sample_of), order.most, 0
         if epoch is not None and epoch.division.start < draws and self._is_next(key, order):
             at = max(at, epoch.progress.start)
-            ahead = max(2 * order.largest, min(max(AHEAD, bridge), max(LEAST_AHEAD, draws // AHEAD_SHARE)))
+            ahead = max(2 * order.largest, min(share, max(LEAST_AHEAD, draws // AHEAD_SHARE)))
         elif growing.decided >= at:
             return None
         return Levels(min(draws, at + ahead // 2), min(draws, at + ahead))
+
+    def _draws(self, key: Key, order: OnlineOrder) -> bool:
+        """Return whether ranks draw from an epoch that is not decided completely."""
+        return order.begun and not order.complete and self._epoch(key) is not None
 
     def _is_next(self, key: Key, order: OnlineOrder) -> bool:
         """Return whether a rank has begun the epoch, or the epoch before is decided completely."""
         before = (key[0], key[1] - 1)
         known = self.orders.get(before)
-        whole = known is None or known.growing is None or known.growing.complete
+        whole = known is None or known.growing is None or known.complete
         return order.begun or whole or self._epoch(before) is None
 
     def _grow(self, key: Key, *, again: bool) -> None:

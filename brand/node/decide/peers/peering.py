@@ -12,6 +12,7 @@ from brand.node.decide.peers.announcements import Announcements
 from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, NodeAmongOthers, Receiving
 from brand.node.decide.peers.sending import FetchAnswers, Sending
+from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.instructions import Say
@@ -25,6 +26,7 @@ from brand.node.wire.peer_messages import (
     LeadingOffset,
     PeerCapacity,
     Push,
+    PushPart,
     Question,
     Refused,
     Reply,
@@ -66,8 +68,8 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         self._epochs, self._members, self.peers = node.epochs, node.members, peers
         self._fetches, self._share = fetches, share
         self.receiving = Receiving(node, peers)
-        self.sending = Sending(node.residents, node.epochs, node.counters)
         self.announcements = Announcements(node.epochs, peers, node.members.node, left)
+        self.sending = Sending(node.residents, node.epochs, node.counters, self.announcements.number_of)
         self.answering = FetchAnswers(node.members.others, depth)
         self._talk: JoinTalk | None = None
         """Messages about jobs that share. None if no job shares."""
@@ -101,6 +103,7 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         else:
             peer = self.peers[node]
             peer.on_stream_open()
+            self.sending.departing.drop(node)
             self.answering.reset(node, peer.opening)
 
     def on_stream_end(self, node: NodeNumber, *, asks: bool) -> None:
@@ -110,6 +113,7 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         else:
             peer = self.peers[node]
             peer.on_stream_end()
+            self.sending.departing.drop(node)
             self.answering.reset(node, peer.opening + 1)  # answers to reads under way are dropped
             self.announcements.on_node_gone(node)
 
@@ -139,8 +143,9 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
             case Fetch(_, places):
                 self.answering.ask(node, message, self._fetches.check(places, self._members.node))
             case Push(number):
-                live = [live.epoch for _, live in self._epochs.lives.live() if live.epoch.number == number]
-                self.receiving.on_samples(node, live[0] if live else None, message, now_s)
+                self.receiving.on_samples(node, self._epoch_of(number), message, now_s)
+            case PushPart(number):
+                self.receiving.on_part(node, self._epoch_of(number), message, now_s)
             case FetchReply():
                 self._fetches.on_reply(node, message)
             case Refused(about, reason):
@@ -151,6 +156,7 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
 
         `unsent`: bytes that each asking node has not taken yet. `stuck`: this node cannot read anything at present.
         """
+        self.receiving.arriving.expire(now_s)
         for node, news in self._news(now_s):
             yield Say(node, asks=True, message=news)
         for asking in self.receiving.requests():
@@ -180,12 +186,17 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
                 unsent += _FRONT + len(part.part)
                 yield Say(peer.node, asks=False, message=part)
                 continue
-            batch = self.sending.next(peer, stuck=stuck)
-            if batch is None:
+            push = self.sending.next(peer, stuck=stuck)
+            if push is None:
                 return
-            number = self.announcements.number_of(peer.node, batch.key)
-            unsent += _FRONT + batch.data.nbytes + 8 * (len(batch.places) + len(batch.missed))
-            yield Say(peer.node, asks=False, message=Push(number, batch.places, batch.missed, batch.data))
+            unsent += _FRONT + push.data.nbytes
+            if isinstance(push, Push):
+                unsent += 8 * (len(push.places) + len(push.missed))
+            yield Say(peer.node, asks=False, message=push)
+
+    def _epoch_of(self, number: int) -> Epoch | None:
+        """Return the active epoch to which this node gave a number. None if it is not active any more."""
+        return next((live.epoch for _, live in self._epochs.lives.live() if live.epoch.number == number), None)
 
     def _talking(self) -> JoinTalk:
         if self._talk is None:

@@ -77,6 +77,10 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         if self._received > self._told:
             raise ProtocolError("more pages than it was allowed to send")
         self.total_received += pages
+        self.hear(now_s)
+
+    def hear(self, now_s: float) -> None:
+        """Note that the peer has sent something of its samples."""
         self.heard_s = now_s
 
     def add_answered(self, pages: int) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.parts import ArrivingSamples
 from brand.node.decide.peers.peers import PeerTable, Reach
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
@@ -26,7 +27,7 @@ from brand.node.decide.state.instructions import PeerRequest, Rows
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.peer_messages import Push
+from brand.node.wire.peer_messages import Push, PushPart
 from brand.reprs import Reprs
 
 HURRY_S: Final = 0.2
@@ -55,6 +56,7 @@ class Receiving(Feature, Reprs, shows="room _requests"):
         self._index, self._residents, self._epochs = node.index, node.residents, node.epochs
         self._members, self._counters, self._peers = node.members, node.counters, peers
         self.room = node.room
+        self.arriving = ArrivingSamples(node.residents)
         self._requests: deque[PeerRequest] = deque()
 
     @property
@@ -73,6 +75,7 @@ class Receiving(Feature, Reprs, shows="room _requests"):
     def on_stream_open(self, node: NodeNumber, now_s: float) -> None:
         """Expect samples from an owner that this node can ask, for the first time or again."""
         self._peers[node].mark_open(now_s)
+        self.arriving.drop(node)
         for _, live in self._epochs.lives.live():
             live.epoch.expect_again(node, self._residents.present)
 
@@ -80,6 +83,7 @@ class Receiving(Feature, Reprs, shows="room _requests"):
         """Expect nothing from an owner that this node cannot ask, until it can again. Drop the requests to it."""
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].mark_lost()
+        self.arriving.drop(node)
         for _, live in self._epochs.lives.live():
             live.epoch.lose(node)
 
@@ -95,6 +99,7 @@ class Receiving(Feature, Reprs, shows="room _requests"):
         counts = self._residents.pages_of[places].astype(np.int64)
         if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):
             raise ProtocolError("samples that do not fill their pages, or the same sample twice")
+        self.arriving.check_none(node)
         peer = self._peers[node]
         peer.add_received(len(data), now_s)
         self._counters.add_received(len(places), data.nbytes)
@@ -102,16 +107,56 @@ class Receiving(Feature, Reprs, shows="room _requests"):
             return
         if (epoch.owner_of(both) != node).any():
             raise ProtocolError("samples that the sending node does not own")
-        asked = epoch.states.on_the_way(places)
-        peer.add_answered(int(self._residents.pages_of[places[asked]].sum()))
-        wanted, there = epoch.states.waited_for(places), self._residents.present(places)
-        new = wanted & ~there
+        new = self._needs(epoch, places)
         self._put(node, places[new], data[np.repeat(new, counts)])
-        self._residents.refer(places[wanted & there])
-        here = places[wanted]
-        arrived = self._residents.present(here)
-        epoch.states.mark_arrived(here[arrived])
-        epoch.states.forget(np.concatenate((here[~arrived], places[~wanted], missed)))
+        self._note_arrived(node, epoch, places, new)
+        epoch.states.forget(missed)
+
+    def on_part(self, node: NodeNumber, epoch: Epoch | None, part: PushPart, now_s: float) -> None:
+        """Take a part of a sample that an owner sends. Raises `ProtocolError`.
+
+        `epoch` is None if the epoch of the sample is not active any more.
+        """
+        if part.place >= self.samples:
+            raise ProtocolError("a place that the data set does not have")
+        self.arriving.check(node, part, self._epochs.limits.largest_sent(self._members.node))
+        places, peer = np.array([part.place], np.int64), self._peers[node]
+        if epoch is not None and (epoch.owner_of(places) != node).any():
+            raise ProtocolError("samples that the sending node does not own")
+        pages = int(self._residents.pages_of[part.place])
+        if not part.first:
+            peer.add_received(pages, now_s)  # all of the sample, which the owner has counted, too
+            if epoch is not None and self._residents.present(places)[0]:
+                # Held from now on: the epoch for which it is in memory may release it before the last part arrives.
+                self._note_arrived(node, epoch, places, np.zeros(1, np.bool_))
+            self.arriving.begin(node, part, now_s, holds=epoch is not None and bool(self._needs(epoch, places)[0]))
+        peer.hear(now_s)
+        if not self.arriving.add(node, part, now_s):
+            return
+        self._counters.add_received(1, pages * part.data.shape[1])
+        rows = self._index.rows_at(places)
+        heads = self.arriving.finish(node)
+        new = np.zeros(1, np.bool_) if epoch is None or not len(heads) else self._needs(epoch, places)
+        if new.any():
+            self._residents.pool.came(heads, rows)
+            self._residents.put(places, heads, node)
+        elif len(heads):
+            self._residents.pool.give_back(places, heads)
+        if epoch is not None:
+            self._note_arrived(node, epoch, places, new)
+
+    def _needs(self, epoch: Epoch, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of the samples that an epoch waits for and that are not in memory."""
+        return epoch.states.waited_for(places) & ~self._residents.present(places)
+
+    def _note_arrived(self, node: NodeNumber, epoch: Epoch, places: NDArray[np.int64], new: NDArray[np.bool_]) -> None:
+        """Record in an epoch the samples that an owner has sent. `new`: those that were not in memory before."""
+        asked, wanted = epoch.states.on_the_way(places), epoch.states.waited_for(places)
+        self._peers[node].add_answered(int(self._residents.pages_of[places[asked]].sum()))
+        arrived = wanted & self._residents.present(places)
+        self._residents.refer(places[arrived & ~new])
+        epoch.states.mark_arrived(places[arrived])
+        epoch.states.forget(places[~arrived])
 
     def _put(self, node: NodeNumber, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Store samples in memory. Do nothing if memory has no space after all."""

@@ -7,7 +7,7 @@ direct reads: other nodes ask for samples by place.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.parts import DepartingSamples, message_pages
 from brand.node.decide.peers.peers import Peer
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.instructions import ReadFor
-from brand.node.decide.state.members import MESSAGE_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Fetch, FetchReply
+from brand.node.wire.peer_messages import Fetch, FetchReply, Push, PushPart
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import PeerRequests
 from brand.reprs import Reprs
@@ -162,18 +162,6 @@ class Taker:
             self.asked.append(positions)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Samples of one epoch for one node."""
-
-    key: Key
-    places: NDArray[np.int64]
-    missed: NDArray[np.int64]
-    """Places in between whose samples are not in memory: they will not be sent."""
-    data: NDArray[np.uint8]
-    """Pages of the samples, sample by sample, shape (pages, page size)."""
-
-
 class Sending(Feature, Reprs, shows="waited_for"):
     """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory.
 
@@ -181,22 +169,41 @@ class Sending(Feature, Reprs, shows="waited_for"):
     the samples that the other node requests, and then the samples that are sent along with them (section 3.4 of the
     paper). A position is queued at most once, even if the other node requests it twice: if a sample were taken out of
     memory twice, its pages would be freed twice.
+
+    A sample that is larger than a message is sent in parts, and nothing else in between. `number_of` returns the number
+    that a node gave an epoch.
     """
 
-    def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
-        self._residents, self._epochs, self._counters = residents, epochs, counters
+    def __init__(
+        self,
+        residents: Residents,
+        epochs: Epochs,
+        counters: NodeCounters,
+        number_of: Callable[[NodeNumber, Key], int],
+    ) -> None:
+        self._residents, self._epochs, self._counters, self._number_of = residents, epochs, counters, number_of
+        self.departing = DepartingSamples(residents)
 
     @property
     def waited_for(self) -> bool:
         live_epochs = [live.epoch for _, live in self._epochs.lives.live()]
         return any(queue_to(epoch, node).urgent for epoch in live_epochs for node in epoch.outgoing)
 
-    def next(self, peer: Peer, *, stuck: bool) -> Batch | None:
-        """Return the batch to send to a node now, or None if there is none or the node has no capacity for it.
+    @property
+    def waits_for_reads(self) -> bool:
+        live_epochs = [live.epoch for _, live in self._epochs.lives.live()]
+        queues = [(epoch, queue_to(epoch, node)) for epoch in live_epochs for node in epoch.outgoing]
+        return any(queue.urgent and epoch.waits_for_reads(queue.unanswered) for epoch, queue in queues)
+
+    def next(self, peer: Peer, *, stuck: bool) -> Push | PushPart | None:
+        """Return the samples to send to a node now, or None if there are none or the node has no capacity for them.
 
         `stuck`: this node cannot read anything at present. If a node then waits for a sample whose read has not
         started, this node reports that the sample will not be sent.
         """
+        part = self.departing.next(peer.node)
+        if part is not None:
+            return part
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
         if len(queues) > 1:
             queues = self._by_lead(peer.node, queues)
@@ -210,9 +217,9 @@ class Sending(Feature, Reprs, shows="waited_for"):
             if stuck and outgoing.urgent:
                 waits = epoch.plan.sample_of[positions[: outgoing.urgent]]
                 epoch.states.release(waits[epoch.states.due(waits)])
-            batch = self._take(peer, key, epoch, positions)
-            if batch is not None:
-                return batch
+            push = self._take(peer, key, epoch, positions)
+            if push is not None:
+                return push
             blocked.add(key[0])  # samples of the run's next epoch must not take its capacity
         return None
 
@@ -228,28 +235,38 @@ class Sending(Feature, Reprs, shows="waited_for"):
                 leads.setdefault(key[0], epoch.outgoing[node].front(len(epoch.plan.sample_of)) - front)
         return sorted(queues, key=lambda queue: (leads.get(queue[0][0], 0), queue[0]))
 
-    def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Batch | None:
-        """Return a batch of as many of these positions as fit, up to the first whose sample is still missing."""
+    def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Push | PushPart | None:
+        """Return as many of these positions as fit, up to the first whose sample is still missing.
+
+        If the first sample is larger than a message, returns its first part.
+        """
         places = epoch.plan.sample_of[positions].astype(np.int64)
         waited_for = epoch.states.waited_for(places)
         if waited_for.any():
             places = places[: int(waited_for.argmax())]
         present = self._residents.present(places)
         pages = np.cumsum(np.where(present, self._residents.pages_of[places], 0), dtype=np.int64)
-        limit = min(peer.may_send, MESSAGE_BYTES // self._residents.pool.allocator.page)
-        fit = int(np.searchsorted(pages, limit, side="right"))
-        if not fit:
+        message = message_pages(self._residents.pool.allocator.page)
+        fit = int(np.searchsorted(pages, min(peer.may_send, message), side="right"))
+        in_parts = not fit and len(pages) > 0 and message < pages[0] <= peer.may_send
+        if not fit and not in_parts:
             return None
-        places, present = places[:fit], present[:fit]
-        here = places[present]
-        data = self._residents.contents(here)
-        self._residents.let_go(here[epoch.states.release(here)])
-        queue_to(epoch, peer.node).advance(fit)
-        epoch.progress.add_sent(fit)
-        self._epochs.runs[key[0]].add_served(fit)
-        peer.add_sent(len(data))
-        self._counters.add_sent(len(here), data.nbytes)
-        return Batch(key, here, places[~present], data)
+        places, present = places[: max(1, fit)], present[: max(1, fit)]
+        here, number = places[present], self._number_of(peer.node, key)
+        push = None if in_parts else Push(number, here, places[~present], self._residents.contents(here))
+        held = epoch.states.release(here)
+        if in_parts:
+            self._residents.refer(here[~held])
+            self.departing.begin(peer.node, number, int(here[0]))  # with the reference that the epoch held
+        else:
+            self._residents.let_go(here[held])
+        queue_to(epoch, peer.node).advance(len(places))
+        epoch.progress.add_sent(len(places))
+        self._epochs.runs[key[0]].add_served(len(places))
+        sent = int(pages[len(places) - 1])
+        peer.add_sent(sent)
+        self._counters.add_sent(len(here), sent * self._residents.pool.allocator.page)
+        return self.departing.next(peer.node) if push is None else push
 
 
 @dataclass(slots=True)

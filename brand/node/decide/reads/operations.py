@@ -76,6 +76,8 @@ class Stripe:
     """Rows of the index of all samples."""
     absent: NDArray[np.intp]
     """Places of the samples to load, ascending, at least one."""
+    passed: NDArray[np.intp]
+    """Places that other jobs will draw, ascending: loaded as well if an operation reads their bytes in any case."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +85,13 @@ class Operations:
     """The operations that read some stripes."""
 
     pieces: NDArray[np.void]
-    """Array of dtype `PIECE`. `cached` is not set."""
+    """Array of dtype `PIECE`. `folder` is not set."""
     rows: NDArray[np.void]
     """Rows of the index of all samples in these pieces, piece by piece."""
     held: NDArray[np.bool_]
     """Whether each of these samples is loaded into memory."""
+    places: NDArray[np.intp]
+    """Places of the samples that are loaded."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
@@ -107,7 +111,7 @@ def span_of(plan: EpochPlan, number: int, absent: NDArray[np.intp]) -> tuple[int
 
 
 def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | None) -> Operations:
-    """Return the operations that load the absent samples of stripes.
+    """Return the operations that load the absent samples of stripes, and those that they pass.
 
     `gap_bytes`: larger gaps between samples to load are not read (`cut_at_gaps`). None: a stripe is one operation.
     """
@@ -115,9 +119,11 @@ def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | N
     lengths = np.array([len(stripe.rows) for stripe in stripes])
     ends = np.cumsum(lengths)
     starts, chunks = ends - lengths, np.array([stripe.first // chunk_size for stripe in stripes])
-    held = np.zeros(len(rows), np.bool_)
+    held, passed = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     begins = [start - stripe.first for stripe, start in zip(stripes, starts.tolist(), strict=True)]
     held[np.concatenate([stripe.absent + begin for stripe, begin in zip(stripes, begins, strict=True)])] = True
+    passed[np.concatenate([stripe.passed + begin for stripe, begin in zip(stripes, begins, strict=True)])] = True
+    places = np.arange(len(rows)) - np.repeat(begins, lengths)
     if gap_bytes is not None:
         sizes = rows["size"].astype(np.int64)
         spans = [slice(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -126,13 +132,14 @@ def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | N
         bounds = [(found + span.start).T for found, span in zip(map(np.stack, cuts), spans, strict=True)]
         inside = np.concatenate([np.arange(*pair) for pair in np.concatenate(bounds).tolist()])
         lengths = np.diff(np.concatenate(bounds), axis=1)[:, 0]
-        rows, held = rows[inside], held[inside]
+        rows, held, passed, places = rows[inside], held[inside], passed[inside], places[inside]
+    held |= passed
     firsts = np.cumsum(lengths) - lengths
     pieces = np.zeros(len(lengths), PIECE)
     pieces["chunk"], pieces["offset"], pieces["span"] = chunks, rows["offset"][firsts], lengths
     pieces["size"] = np.add.reduceat(rows["size"], firsts, dtype=np.int64)
     pieces["samples"] = np.add.reduceat(held, firsts, dtype=np.int32)
-    return Operations(pieces, rows, held)
+    return Operations(pieces, rows, held, places[held])
 
 
 def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:

@@ -36,7 +36,7 @@ from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
 from brand.node.decide.state.instructions import PIECE, Read, rows_of, rows_of_each
-from brand.node.decide.state.states import EARLY
+from brand.node.decide.state.states import EARLY, GONE
 from brand.node.memory.residents import Residents
 from brand.reprs import Reprs
 
@@ -153,14 +153,14 @@ class Reads(Reprs, shows="under_way no_room"):
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
-            fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
+            fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["folder"] > 0
             self._counters.reads.add_started(read.pieces[list(left)], -1)  # the page cache holds them
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
                 again = read.part(next(self._numbers), fails & cached)
                 self.waits[again.number] = waits.of(again.places)
-                self._caching.on_read_failed(again.places)
-                again.pieces["cached"] = False
+                self._caching.on_read_failed(again.places, np.repeat(again.pieces["folder"], again.pieces["samples"]))
+                again.pieces["folder"] = 0
                 self._again.append(again)
             if (fails & ~cached).any():
                 self._counters.reads.add_failed(int((fails & ~cached).sum()) - len(left))
@@ -227,7 +227,7 @@ class Reads(Reprs, shows="under_way no_room"):
             epoch.states.release(unfit)  # they never fit: direct reads report the reason
             epoch.progress.add_unbuffered(len(unfit))
         epoch.reads.pop(max(1, fitting))
-        found: list[Stripe] = []
+        found, left = list[Stripe](), self._free_pages - int(needed[fitting - 1])
         for number, start, end in zip(numbers[:fitting], [0, *ends.tolist()], ends.tolist(), strict=False):
             missing = held[start:end][absent[start:end]]
             if len(missing):
@@ -237,7 +237,7 @@ class Reads(Reprs, shows="under_way no_room"):
                     self._counters.reads.add_failed(1)
                     epoch.states.release(missing)  # direct reads report the error of the index
                 else:
-                    found.append(Stripe(first, rows, missing))
+                    found.append(Stripe(first, rows, missing, self._passed(epoch, first, last, left)))
         return self._start_stripes(epoch, found) if found else None
 
     def _bundle(self, epoch: Epoch) -> Read | None:
@@ -308,18 +308,30 @@ class Reads(Reprs, shows="under_way no_room"):
         self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
+    def _passed(self, epoch: Epoch, first: int, last: int, most: int) -> NDArray[np.intp]:
+        """Return places from `first` to `last` that other jobs will draw, but not this epoch: at most `most` pages.
+
+        A subset's read passes them. If it left them out, the jobs that need them would read the stripe again.
+        """
+        if self._early is None or not epoch.plan.shares:
+            return np.arange(0)
+        places = np.arange(first, last)
+        places = places[epoch.states.are(GONE, places) & ~self._residents.present(places)]
+        places = places[self._early.awaited(places, epoch)]
+        return places[np.cumsum(self._residents.pages_of[places], dtype=np.int64) <= most]
+
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
         """Start one read of the absent samples of each stripe, in as few operations as are worth it (`cut_at_gaps`)."""
-        residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
+        residents = self._residents
         gap_bytes = self._gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
-        heads, pages = residents.pool.take(absent)
-        found.pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), found.firsts)
+        heads, pages = residents.pool.take(found.places)
+        found.pieces["folder"] = folder_of_each(self._caching.holds(found.places), found.firsts)
         vector, upto = residents.pool.vector(found.rows["size"].astype(np.int64), found.held, pages)
         vectors = np.split(vector, upto[found.ends[:-1] - 1])
         number, rows = next(self._numbers), found.rows[found.held]
-        read = Read(number, found.pieces, vectors, absent, heads, rows, epoch.plan, count=len(stripes))
-        return self._start(epoch, read, absent)
+        read = Read(number, found.pieces, vectors, found.places, heads, rows, epoch.plan, count=len(stripes))
+        return self._start(epoch, read, found.places)
 
     def _start_bundle(
         self,
@@ -337,7 +349,7 @@ class Reads(Reprs, shows="under_way no_room"):
         pieces["chunk"], pieces["offset"] = places[starts] // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
         pieces["samples"] = pieces["span"]
-        pieces["cached"] = np.logical_and.reduceat(caching.holds(places), starts)
+        pieces["folder"] = folder_of_each(caching.holds(places), starts)
         vector, upto = residents.pool.vector(sizes, every, pages)
         ends = upto[np.append(starts[1:], len(places)) - 1].tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
@@ -360,12 +372,22 @@ class Reads(Reprs, shows="under_way no_room"):
 
     def _begin(self, read: Read) -> Read:
         self.under_way += read.count
-        cached = read.pieces["cached"]
-        if cached.any():
-            self._counters.cache.add_started(read.pieces[cached])
-        if not cached.all():
-            self._counters.reads.add_started(read.pieces[~cached])
+        folders = read.pieces["folder"]
+        if folders.any():
+            for number, counters in enumerate(self._counters.cache, 1):
+                counters.add_started(read.pieces[folders == number])
+        if not folders.all():
+            self._counters.reads.add_started(read.pieces[folders == 0])
         return read
+
+
+def folder_of_each(held: NDArray[np.int8], firsts: NDArray[np.integer[Any]]) -> NDArray[np.int8]:
+    """Return the cache folder that holds all samples of each piece; 0 if none does. Shape (pieces,).
+
+    `held`: the folder that holds each sample, 0 if none does. `firsts`: index of the first sample of each piece.
+    """
+    least = np.minimum.reduceat(held, firsts)
+    return np.where(np.maximum.reduceat(held, firsts) == least, least, np.int8(0))
 
 
 def reserved(residents: Residents, remote_pages: int) -> int:

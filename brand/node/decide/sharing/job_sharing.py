@@ -19,7 +19,7 @@ from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.consensus import JoinConsensus
 from brand.node.decide.sharing.joins import JobJoins, Pacemakers
-from brand.node.decide.state.epoch import Epoch, reached, readable
+from brand.node.decide.state.epoch import Epoch, reached, readable, to_read
 from brand.node.decide.state.epoch_table import ActiveEpoch, Draw, EpochTable, Key
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.instructions import Read, Refuse
@@ -58,6 +58,14 @@ class EarlyHolds(Reprs, shows="_epochs"):
         """The last read that brought each sample for a job with an online order."""
         self._look_at = 0
         """The value of `residents.released` from which a search for samples to give back is worthwhile."""
+
+    def awaited(self, places: NDArray[Any], besides: Epoch) -> NDArray[np.bool_]:
+        """Return a mask of the places that other epochs will draw, of jobs that share, and no read brings yet."""
+        found = np.zeros(len(places), np.bool_)
+        for _, live in self._epochs.lives.live():
+            if live.epoch.plan.shares and live.epoch is not besides:
+                found |= to_read(live.epoch, places)
+        return found
 
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Have other epochs that will draw the samples wait for this read, so that they start no read of their own."""

@@ -1,7 +1,8 @@
 """Which runs share, which of them leads, and at which point of the shared order does a run join the others?
 
-Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*.
-It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while.
+Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*; a
+run with a part of the samples counts as that much slower. It stays pacemaker until another run is 10 % faster, or it
+ends, or it draws nothing for a while.
 
 A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
 offset. Its order follows from its joins alone (`brand.orders.policies.shared_policy`). So decided joins are final, and
@@ -94,7 +95,7 @@ class Pacemakers(Reprs, shows="_pacemaker"):
         return 1.0 if 1 / FASTER < times < FASTER else times
 
     def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
-        """Return the fastest of the runs that share with this one."""
+        """Return the fastest of the runs that share with this one; a part of the samples counts as that much slower."""
         common = self.common(run)
         if common is None:
             return run
@@ -103,7 +104,8 @@ class Pacemakers(Reprs, shows="_pacemaker"):
         present = self._pacemaker.get(common)
         if not able:
             return run if present is None else present
-        rates = {other: self._pacing.pulse(other).rate or 0.0 for other in able}
+        # What a run with a part of the samples reads serves the others in part.
+        rates = {other: (self._pacing.pulse(other).rate or 0.0) * self._runs[other].order.draws for other in able}
         best = max(able, key=lambda other: (rates[other], self._runs[other].order.draws, -other))
         if present in able and (not rates[present] or rates[best] <= FASTER * rates[present]):
             return present

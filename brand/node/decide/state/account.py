@@ -61,6 +61,8 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         """Number of workers of each training process."""
         self._connections: dict[tuple[int, int], ClientNumber] = {}
         """Number of the connection of each worker, by training process and worker."""
+        self._asked: set[ClientNumber] = set()
+        """Connections on which a process has asked for positions of this epoch."""
         self._draws = 0
         self._largest = 0
         """Most positions of one draw."""
@@ -68,11 +70,17 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         self.repeated = 0
         """Number of positions that one training process drew after another process had drawn them."""
 
-    def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
-        """Record the positions that a process draws.
+    def note(self, drawer: Drawer, positions: NDArray[np.int64], *, asked: bool = True) -> None:
+        """Record the positions that a process draws: those that it has asked for, or reports as taken (not `asked`).
 
         Positions that a process repeats itself do not count as repeated: a sampler repeats some to fill up an epoch.
         """
+        if asked:
+            self._asked.add(drawer.connection)
+        elif drawer.connection not in self._asked:
+            # Each connection first asks, then takes: these are of an earlier pass, which the loop left early.
+            self.give_up()
+            return
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
         self._largest = max(self._largest, len(positions))
@@ -162,12 +170,12 @@ class Conduct(Reprs, shows="_trainings _fault"):
         if again:
             self._fault = None
 
-    def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
-        """Record positions that a process has drawn. Return whether to judge the epoch now."""
+    def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64], *, asked: bool) -> bool:
+        """Record positions that a process has drawn (`Account.note`). Return whether to judge the epoch now."""
         if drawer is None or drawer.training not in self._trainings or self._processes == UNTOLD:
             account.give_up()
             return False
-        account.note(drawer, positions)
+        account.note(drawer, positions, asked=asked)
         return account.due
 
     def judge(self, account: Account, epoch: int) -> None:

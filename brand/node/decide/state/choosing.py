@@ -1,4 +1,4 @@
-"""Which samples do the memory cache and the cache folder hold? The planner's choice, as a pure function."""
+"""Which samples do the memory cache and the cache folders hold? The planner's choice, as a pure function."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners
 from brand.node.memory.pages import PageCounts
-from brand.orders.base.placement import choose_cached, choose_kept, most_wanted, unit_at, units
+from brand.orders.base.placement import choose_cached, choose_kept, held_units, most_wanted, room_left, unit_at, units
 from brand.orders.base.plan import EpochPlan
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 
 ON_TOP: Final = 4096
 """Bytes that the file system needs in addition to those of a unit: half a block at both ends, on average."""
 SLACK_SHARE: Final = 32
-"""`1 / SLACK_SHARE` of the folder stays free for samples that are written before others are evicted."""
+"""`1 / SLACK_SHARE` of a folder stays free for samples that are written before others are evicted."""
 
 Placement = Literal["auto", "even", "next", "frequency"]
 """The placement that a user asks for (`brand.node.decide.cache.keeping`)."""
 Way = Literal["coming", "next", "frequency"]
-"""How the folder follows the draws of this node.
+"""How the folders follow the draws of this node.
 
 `coming`: the ranks that draw here are not settled. Samples that they draw have a place when read; none is evicted.
 """
@@ -30,18 +30,18 @@ Way = Literal["coming", "next", "frequency"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheContents:
-    """Contents and capacity of a cache folder. Arrays have the shape (samples,)."""
+    """Contents and capacity of the cache folders. Arrays have the shape (samples,)."""
 
     sizes: NDArray[np.uint32]
     """Stored size of each place's sample in bytes."""
-    held: NDArray[np.bool_]
-    """Whether the folder holds each sample, or will hold it when the epoch begins that the choice is for."""
+    held: NDArray[np.int8]
+    """The folder that holds each sample, or will when the epoch begins that the choice is for. 0 if none does."""
     able: NDArray[np.bool_]
-    """Whether each sample is small enough for memory, from which the folder is written."""
+    """Whether each sample is small enough for memory, from which the folders are written."""
     near: NDArray[np.bool_]
     """Whether the memory cache holds each sample."""
-    limit: int
-    """Bytes that the folder's samples may take."""
+    limits: NDArray[np.int64]
+    """Bytes that the samples of each folder may take, shape (folders,). The fastest folder is the first one."""
     unit: int
     """Samples of a chunk that are written together."""
     whole: bool = False
@@ -50,7 +50,7 @@ class CacheContents:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Follow:
-    """An instruction that the folder follows the draws of this node's ranks, from an epoch on."""
+    """An instruction that the folders follow the draws of this node's ranks, from an epoch on."""
 
     way: Way
     ranks: Ranks
@@ -62,18 +62,27 @@ class Follow:
     ahead: NextUse | Frequency | None
     """The later draws of the ranks. None for `coming`."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether memory, too, holds the samples that the ranks draw most often (HDMLP, section 5.1).
+
+        Ranks that draw all samples draw each of them equally often.
+        """
+        return self.way == "frequency" and not self.ranks.all
+
     def foresee(self) -> bool:
         """Compute the draws of one more epoch. Return whether one was missing."""
         return self.ahead is not None and self.ahead.foresee(self.epoch)
 
-    def held(self, plan: EpochPlan, shelf: CacheContents, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
-        """Return a mask of the samples that have a place, shape (samples,). `size_of` is 0 if a sample cannot have one.
+    def folders(self, plan: EpochPlan, shelf: CacheContents, size_of: NDArray[Any], seed: int) -> NDArray[np.int8]:
+        """Return the folder of each sample, 0 if it has no place. `size_of` is 0 if a sample cannot have one.
 
-        Samples that the folder holds and no rank draws again come last. They are evicted only if their space is needed.
+        Samples that a folder holds and no rank draws again come last. They are evicted only if their space is needed.
+        Samples that stay in a folder are not moved to another one. The others are placed into the fastest folder first.
         """
         unit_of, sizes = units(plan.mapping, size_of, shelf.unit)
-        here = np.zeros(len(sizes), np.bool_)
-        here[unit_of[shelf.held]] = True
+        held_in = held_units(shelf.held, unit_of, len(sizes))
+        here = held_in > 0
         first = np.full(len(sizes), len(plan.sample_of), np.int64)
         for turn, places in enumerate(self.ranks.places(plan.sample_of, self.start)):
             positions = np.arange(len(places)) * self.ranks.replicas + turn
@@ -84,17 +93,23 @@ class Follow:
         else:
             key, again = self.ahead.key(self.epoch)
             wanted = here | again if isinstance(self.ahead, Frequency) else here | (drawn & again)
-        room = shelf.limit - shelf.limit // SLACK_SHARE
+        rooms = shelf.limits - shelf.limits // SLACK_SHARE
         sizes += np.where(sizes > 0, ON_TOP, 0)
-        chosen: NDArray[np.bool_] = most_wanted(key, wanted, sizes, room, seed)[unit_of]
-        return chosen & (size_of > 0)
+        chosen = most_wanted(key, wanted, sizes, rooms.sum(keepdims=True), seed) > 0
+        folder_of = np.zeros(len(sizes), np.int8)
+        for folder in range(1, len(rooms) + 1):  # a folder may hold more than it may now
+            stays = most_wanted(key, chosen & (held_in == folder), sizes, rooms[folder - 1 : folder], seed)
+            folder_of[stays > 0] = folder
+        chosen &= folder_of == 0
+        folder_of += most_wanted(key, chosen, sizes, room_left(rooms, folder_of, sizes), seed)
+        return np.where(size_of > 0, folder_of[unit_of], np.int8(0))
 
 
 @dataclass(frozen=True, slots=True)
 class ChooseCached:
     """Have the planner choose the samples to cache during the epoch of this plan, then report `KeptChosen`.
 
-    It also chooses the contents of the cache folder, if there is one.
+    It also chooses the contents of the cache folders, if there are any.
     """
 
     number: int
@@ -106,9 +121,9 @@ class ChooseCached:
     """Pages that cached samples and the samples of the epoch may take together."""
     owners: Owners
     shelf: CacheContents | None = None
-    """The cache folder. None if there is none, or if nothing more is written to it."""
+    """The cache folders. None if there are none, or if nothing more is written to them."""
     follow: Follow | None = None
-    """How the folder follows the draws. None if samples that have a place keep it."""
+    """How the folders follow the draws. None if samples that have a place keep it."""
 
     @property
     def since(self) -> int | None:
@@ -131,10 +146,16 @@ class ChooseCached:
         """
         if self.unit is None:
             return None
-        mine = self._mine()
-        if mine is None:
-            return choose_kept(self.plan, pages_of, self.room, self.unit, self.seed)
-        return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
+        mine, follow, shelf = self._mine(), self.follow, self.shelf
+        size_of = pages_of if mine is None else np.where(mine, pages_of, 0)
+        unit, key = self.unit, None
+        fits = int(size_of.sum(dtype=np.int64)) <= self.room
+        if follow is not None and follow.in_memory and not fits:
+            assert follow.ahead is not None
+            assert shelf is not None
+            unit, key = shelf.unit, follow.ahead.key(follow.epoch)[0]
+        kept = choose_kept(self.plan, size_of, self.room, unit, self.seed, key=key)
+        return kept if mine is None else kept & mine
 
     def _mine(self) -> NDArray[np.bool_] | None:
         """Return a mask of the samples that this node reads for the epoch, shape (samples,). None if it reads all."""
@@ -146,23 +167,22 @@ class ChooseCached:
             mine = drawn if mine is None else mine & drawn
         return mine
 
-    def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the samples that have a place in the cache folder, shape (samples,).
+    def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.int8] | None:
+        """Return the cache folder in which each sample has a place, from 1 on; 0 if it has none. Shape (samples,).
 
-        Samples of the memory cache are left out. If the folder has space for all samples, it includes them, too, so
-        that the next server reads them from the folder. Samples that this node does not own are read by other nodes.
+        Samples of the memory cache are left out. If the folders have space for all samples, they include them, too, so
+        that the next server reads them from there. Samples that this node does not own are read by other nodes.
         Returns None if there is no folder.
         """
         shelf = self.shelf
         if shelf is None:
             return None
         mine = self._mine()
-        able = shelf.able if mine is None else shelf.able & mine
-        if int(shelf.sizes[able | shelf.held].sum(dtype=np.int64)) <= shelf.limit:
-            return able | shelf.held
-        size_of = np.where(able & ~(shelf.near if kept is None else kept), shelf.sizes, 0)
-        if self.follow is not None:
-            return self.follow.held(self.plan, shelf, size_of, self.seed)
-        size_of[shelf.held] = 0
-        room = shelf.limit - int(shelf.sizes[shelf.held].sum(dtype=np.int64))
-        return shelf.held | choose_cached(self.plan.mapping, size_of, room, shelf.unit, self.seed)
+        able, near = shelf.able if mine is None else shelf.able & mine, shelf.near if kept is None else kept
+        all_fit = int(shelf.sizes[able | (shelf.held > 0)].sum(dtype=np.int64)) <= int(shelf.limits.sum())
+        size_of = np.where(able if all_fit else able & ~near, shelf.sizes, 0)
+        if self.follow is not None and not all_fit:
+            return self.follow.folders(self.plan, shelf, size_of, self.seed)
+        size_of[shelf.held > 0] = shelf.sizes[shelf.held > 0]
+        later = near if all_fit else None
+        return choose_cached(self.plan.mapping, size_of, shelf.held, shelf.limits, shelf.unit, self.seed, later)

@@ -126,7 +126,7 @@ class NodeCounters:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """Traffic of the cache folder, since the server started."""
+    """Traffic of a cache folder, since the server started."""
 
     reads: int = 0
     """Large reads from the folder. None of them counts as a read of the storage."""
@@ -157,7 +157,8 @@ class Counters:
     draws: DrawCounters = field(default_factory=DrawCounters)
     reads: ReadCounters = field(default_factory=ReadCounters)
     nodes: NodeCounters = field(default_factory=NodeCounters)
-    cache: CacheCounters = field(default_factory=CacheCounters)
+    cache: list[CacheCounters] = field(default_factory=list)
+    """Those of each cache folder, the fastest one first."""
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """Return the counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.

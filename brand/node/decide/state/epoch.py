@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners, SampleLimits
-from brand.node.decide.state.states import COMING, DUE, UNWANTED, ReadQueue, SampleStates
+from brand.node.decide.state.states import COMING, DUE, GONE, UNWANTED, ReadQueue, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
 from brand.orders.base.random import blocks
@@ -292,6 +292,19 @@ class Epoch(Reprs, shows="number progress states reads"):
             places = _drawn_by(self, rank, self.front())
             places = places[(self.owner_of(places) == node) & can[places]]
             self.states.expect(places[~present(places)])
+
+    def hold(self, places: NDArray[np.intp], front: int) -> NDArray[np.intp]:
+        """Hold samples that are in memory and that ranks of this node draw from position `front` on.
+
+        Returns those that the epoch did not hold or wait for: it has counted on their being in memory.
+        """
+        drawn = np.zeros(self.plan.mapping.samples, np.bool_)
+        for rank in self.here:
+            drawn[_drawn_by(self, rank, front)] = True
+        places = places[drawn[places] & self.states.are(GONE, places)]
+        self.states.expect(places)
+        self.states.mark_present(places)
+        return places
 
     def front(self) -> int:
         """Return the position before which the ranks of this node have asked for all that they will ask for."""

@@ -129,6 +129,11 @@ class Feature:
         """Whether another node waits for samples of this node."""
         return False
 
+    @property
+    def waits_for_reads(self) -> bool:
+        """Whether another node waits for samples that this node has not read yet."""
+        return False
+
     def step(self, now_s: float, bridge: int) -> None:
         """Make the decisions that are due. `bridge`: estimate of the samples that memory holds for later jobs."""
 
@@ -204,6 +209,10 @@ class Features(Feature, Reprs, shows="_on"):
     def waited_for(self) -> bool:
         return any(each.waited_for for each in self._on)
 
+    @property
+    def waits_for_reads(self) -> bool:
+        return any(each.waits_for_reads for each in self._on)
+
 
 class EarlyReads(Protocol):
     """Lets one read serve several jobs (`reads`)."""
@@ -211,6 +220,9 @@ class EarlyReads(Protocol):
     @property
     def may_give_back(self) -> bool:
         """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
+
+    def awaited(self, places: NDArray[Any], besides: Epoch) -> NDArray[np.bool_]:
+        """Return a mask of the places that other epochs will draw, of jobs that share, and no read brings yet."""
 
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Have other epochs wait for a read, too. Return these epochs, each with the places that it waits for."""
@@ -238,6 +250,10 @@ class DecodedSamples:
 
 NOTHING: Final = DecodedSamples(np.empty(0, np.bool_), NO_CHAINS, ())
 """The value if no sample is decoded."""
+
+
+LEAST: Final = "least"
+"""The allotment of decode workers that is used unless another one is asked for."""
 
 
 class Decodes(Protocol):

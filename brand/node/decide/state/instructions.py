@@ -23,11 +23,11 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
 
 PIECE: Final = np.dtype(
-    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("cached", "?")]
+    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("folder", "i1")]
 )
 """A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
 
-`cached`: whether it is read from the cache folder, where the same bytes are at the same offset.
+`folder`: the cache folder from which it is read, where the same bytes are at the same offset. 0: from the storage.
 """
 
 
@@ -144,9 +144,11 @@ class ReadFor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """Have samples written to the cache folder if their checksums are right, then report `WriteEnded`."""
+    """Have samples written to a cache folder if their checksums are right, then report `WriteEnded`."""
 
     number: int
+    folder: int
+    """Number of the folder, from 1 on."""
     places: NDArray[Any]
     """Places in ascending order."""
     counts: NDArray[np.uint32]
@@ -157,8 +159,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forget:
-    """Have the cache folder forget samples, because their bytes are wrong or their space is needed."""
+    """Have a cache folder forget samples, because their bytes are wrong or their space is needed."""
 
+    folder: int
+    """Number of the folder, from 1 on."""
     places: NDArray[Any]
     parts: bool
     """Whether to remove the files of these samples, because they cannot be read. All their samples are forgotten."""

@@ -19,10 +19,8 @@ from brand.orders.base.owners import owner_of_chunk, rendezvous
 from brand.orders.base.policy import Foreseen
 from brand.orders.order import Order
 
-MESSAGE_BYTES: Final = 1 << 20
-"""Most bytes of samples in one message to another node."""
 LARGEST_SENT: Final = 4
-"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's capacity, is never sent without a request."""
+"""A sample larger than `1 / LARGEST_SENT` of a node's capacity is never sent without a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,9 @@ class Members:
 ALONE: Final = Members()
 
 
-def largest_sent(room: int, nodes: int, page: int) -> int:
+def largest_sent(room: int, nodes: int) -> int:
     """Return the pages of the largest sample that other nodes, which may fill `room` pages, send without a request."""
-    return min(room // max(1, nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
+    return room // max(1, nodes - 1) // LARGEST_SENT
 
 
 class SampleLimits:

@@ -2,7 +2,7 @@
 
                    GONE      UNWANTED  HELD   DUE      COMING      EARLY
     expect         DUE       COMING    HELD   DUE      COMING      EARLY       a rank of any node will draw it
-    start                                     COMING               COMING      its read or request has begun
+    start          UNWANTED                   COMING               COMING      its read or request has begun
     start_early                               EARLY                            a read for another sample also reads it
     mark_present                              HELD                             it is in memory already
     mark_arrived             GONE             HELD     HELD        DUE         its bytes are in memory now
@@ -12,8 +12,8 @@
     requeue                            DUE                                     its memory is freed, it is read when due
 
 A client that asks for a GONE sample reads it directly. The bytes of an UNWANTED sample are on their way, but no rank
-waits for them. Those of an EARLY sample are on their way for the cache folder: the epoch does not hold them when they
-arrive, unless the sample's own read begins meanwhile. An empty cell is a transition that cannot happen.
+of this epoch waits for them. Those of an EARLY sample are on their way for the cache folder: the epoch does not hold
+them when they arrive, unless the sample's own read begins meanwhile. An empty cell is a transition that cannot happen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
 _NEVER: Final = 255
 
 _EXPECT: Final = np.array([DUE, COMING, HELD, DUE, COMING, EARLY], np.uint8)
-_START: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
+_START: Final = np.array([UNWANTED, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
 _START_EARLY: Final = np.array([_NEVER, _NEVER, _NEVER, EARLY, _NEVER, _NEVER], np.uint8)
 _MARK_PRESENT: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER, _NEVER], np.uint8)
 _MARK_ARRIVED: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
