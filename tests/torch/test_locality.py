@@ -23,8 +23,8 @@ from tests.tools.cluster import RunningCluster, running_cluster
 pytestmark = [places.EVERYWHERE, pytest.mark.usefixtures("one_job")]
 NODES, BATCH, SAMPLES = 3, 16, 1200
 SEEDS = count(1)
-"""Each test has a seed of its own. Otherwise its first ranks could divide an epoch with the ranks of the test before it,
-of whose end a node has not heard yet, and be gone when the last rank begins."""
+"""Each test has a seed of its own. Otherwise its first ranks could divide an epoch with ranks of the test before it, of
+whose end a node has not heard yet, and be gone when the last rank begins."""
 
 
 @pytest.fixture(scope="module")
