@@ -176,6 +176,23 @@ def test_a_job_that_is_gone_or_away_is_not_waited_for(*, killed: bool) -> None:
         assert other.given() == list(range(SAMPLES))
 
 
+def test_a_job_that_is_away_within_the_window_is_waited_for_once() -> None:
+    """The other one wants what lies beyond the window, although its own front is not: one of its ranks is behind."""
+    world = world_of()
+    one, other = Job(world, 1, 2), Job(world, 2, 2)
+    for _ in range(2):
+        one.ask()
+        other.ask()
+        rest(world)
+    assert world.draw(1, one.run, 0, [2 * 8 + WINDOW + 1])
+    rest(world)
+    assert 1 in world.asked
+    for _ in range(5):
+        world.now_s += AWAY_S / 4
+        rest(world)
+    assert 1 not in world.asked
+
+
 def test_a_job_that_comes_later_goes_by_itself_until_it_is_near() -> None:
     """Begun again from a state, it draws the same lap. Until it is near, it waits for nobody, and nobody for it."""
     world = world_of()

@@ -54,6 +54,15 @@ def test_trainings_that_share_draw_alike_on_every_node(chance: Chance, caplog: p
 
 @pytest.mark.slow
 @rounds(1)
+def test_trainings_in_lock_step_never_wait_for_ever(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where ranks of one training do not step together, servers start anew, and reports are lost."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        walk(seed, STEPS, sharing=True, in_step=True)
+
+
+@pytest.mark.slow
+@rounds(1)
 def test_samples_larger_than_a_message_take_pages_once(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
     """They are sent in parts: a stream that ends between two parts, or a node that is slow, leaves no page behind."""
     caplog.set_level(logging.CRITICAL)

@@ -242,7 +242,7 @@ class Cluster:
 class Walk:
     """A training with everything that may happen to it, in an order that a seed decides."""
 
-    def __init__(self, seed: int, *, sharing: bool = False, large: bool = False) -> None:
+    def __init__(self, seed: int, *, sharing: bool = False, in_step: bool = False, large: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
         if sharing:
@@ -274,6 +274,9 @@ class Walk:
         if sharing:
             order = second | {"protocol": "shared"}
             second = order | ({"part": rng.randint(2, 4)} if rng.random() < 0.3 else {})
+            if in_step:
+                order = order | {"protocol": "coordl", "jobs": 1, "window": rng.choice([1, 8, 40])}
+                second = order
             homes = {name: rng.sample(range(nodes), rng.randint(1, nodes)) for name in ("run", "other")}
         self.cluster = Cluster(
             *(sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, depth, start),
@@ -350,14 +353,17 @@ class Walk:
                     cluster.worlds[node].step()
 
 
-def walk(seed: int, steps: int, *, sharing: bool = False, in_parts: bool = False) -> Cluster:
-    """All of a walk. `sharing`: of two trainings that share. `in_parts`: of samples that are larger than a message."""
+def walk(seed: int, steps: int, *, sharing: bool = False, in_step: bool = False, in_parts: bool = False) -> Cluster:
+    """All of a walk. `sharing`: of two trainings that share. `in_parts`: of samples that are larger than a message.
+
+    `in_step`: the trainings that share are in lock step.
+    """
     with ExitStack() as stack:
         if in_parts:
             stack.enter_context(mock.patch.object(parts, "MESSAGE_BYTES", (1 + seed % 3) * PAGE))
             stack.enter_context(mock.patch.object(parts, "PART_S", 1.0))
             stack.enter_context(mock.patch.object(peering, "MAX_UNSENT", (1 + seed % 5) * 2 * PAGE))
-        return _walk(Walk(seed, sharing=sharing, large=in_parts), steps)
+        return _walk(Walk(seed, sharing=sharing, in_step=in_step, large=in_parts), steps)
 
 
 def _walk(walk: Walk, steps: int) -> Cluster:

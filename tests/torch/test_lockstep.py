@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
+from tests.tools.cluster import running_cluster
 
 SAMPLES, WINDOW = 1200, 256
 
@@ -98,3 +100,45 @@ def test_what_cannot_be_is_refused(texts: Path) -> None:
             data_set = BrandDataset(texts, server=server.address, order=order, job="other")
             with pytest.raises(UsageError, match=reason):
                 BrandSampler(data_set)
+
+
+@pytest.mark.slow
+def test_jobs_on_two_nodes_go_on_from_a_state(texts: Path) -> None:
+    """Four loaders, two ranks of each job: both jobs fetch each sample once, in one order, also from a saved state."""
+    states: dict[str, Any] = {}
+
+    def opened(address: str, rank: int, name: str) -> BrandSampler:
+        order = CoorDL(jobs=2, window=WINDOW)
+        data_set = BrandDataset(texts, server=address, order=order, job=name, fields=("index",))
+        sampler = BrandSampler(data_set, num_replicas=2, rank=rank)
+        if states:
+            sampler.load_state_dict(states[name])
+        return sampler
+
+    def epoch() -> dict[str, list[int]]:
+        with running_cluster(texts, nodes=2, memory=0.6) as cluster:
+            loaders = {
+                (name, rank): BrandLoader((s := opened(address, rank, name)).dataset, 20, sampler=s, prefetch_batches=2)
+                for name in ("one", "two")
+                for rank, address in enumerate(cluster.addresses)
+            }
+            stop = None if states else 10
+
+            def fetched(loader: BrandLoader) -> tuple[list[int], dict[str, Any]]:
+                iterator = iter(loader)
+                found = drawn(itertools.islice(iterator, stop))
+                return found, json.loads(json.dumps(loader.state_dict()))
+
+            with ThreadPoolExecutor(len(loaders)) as threads:
+                running = {key: threads.submit(fetched, loader) for key, loader in loaders.items()}
+                found = {key: future.result(LIMIT_S) for key, future in running.items()}
+            after = {name: found[name, 0][1] for name in ("one", "two")}
+            rounds = {n: zip(found[n, 0][0], found[n, 1][0], strict=True) for n in ("one", "two")}
+            states.update(after)
+            return {name: [index for pair in pairs for index in pair] for name, pairs in rounds.items()}
+
+    before, after = epoch(), epoch()
+    assert len(before["one"]) == 400
+    assert before["one"] == before["two"]
+    assert after["one"] == after["two"]
+    assert sorted(before["one"] + after["one"]) == list(range(SAMPLES))

@@ -136,7 +136,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             from brand.node.decide.sharing.join_messages import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
-            talk = JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.joins, sharing.consensus)
+            talk = JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing)
             peering.set_talk(talk)
 
     # -- stimuli -----------------------------------------------------------------------------------------------------

@@ -134,7 +134,6 @@ class CoordlPolicy(LapPolicy):
     """
 
     name: ClassVar[str] = "coordl"
-    one_node: ClassVar[bool] = True  # only one server decides for all jobs
     jobs: int = 1
     """Jobs that begin together."""
     window: int = WINDOW
@@ -168,8 +167,8 @@ class CoordlPolicy(LapPolicy):
 class CoorDL(OrderChoice):
     """A baseline, to compare with `Shared()`: the coordinated preparation of CoorDL (Mohan et al., PVLDB 14(5), 2021).
 
-    All jobs have the order of `Stripes()` with half of the memory, and go in lock step on one node, at the speed of the
-    slowest job.
+    All jobs have the order of `Stripes()` with half of the memory, and go in lock step at the speed of the slowest job,
+    on one node or on several connected nodes.
 
     Args:
         jobs: Jobs that begin together.
@@ -186,8 +185,6 @@ class CoorDL(OrderChoice):
 
         Half of a small memory is the shuffle buffer, and half of the rest is for the distance between the jobs.
         """
-        if setting.nodes > 1:
-            raise UsageError(BY_ONE_NODE)
         laps = Stripes().choose_policy(replace(setting, held=setting.held / 2))
         window = min(self.window, max(1, int(setting.held / 4)))
         try:

@@ -1,8 +1,9 @@
 """At which point does a run on several nodes join others: which node decides it, and when is the decision final?
 
 The *leader*, node 0, decides with which joins an epoch is planned. If the leader does not answer in time, the node
-of the run's rank 0 decides that the run joins nobody. Every node sends all other nodes the joins with which it would
-draw an epoch (its `Vote`). A draw waits until the joins are *committed*: all nodes with ranks of the run vote the same.
+of the run's rank 0 decides that the run joins nobody; for a run in lock step, it decides as the leader would. Every
+node sends all other nodes the joins with which it would draw an epoch (its `Vote`). A draw waits until the joins are
+*committed*: all nodes with ranks of the run vote the same.
 
 Until then a node that receives better joins adopts them, and never adopts worse ones. Committed joins are the best
 ones, so all nodes adopt them. An epoch is never committed with two different joins, no matter which node decides,
@@ -89,10 +90,9 @@ class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
             self.changes += 1
             return self._sharing.decide(key, now_s)
         if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._decides_for_leader(key):
-            self._runs.notice(
-                f"node {LEADER} does not answer: job {self._runs[key[0]].name} reads epoch {key[1]} without joining "
-                "other jobs"
-            )
+            run = self._runs[key[0]]
+            how = "without joining other jobs" if run.order.policy.lock_step is None else "as this node knows the jobs"
+            self._runs.notice(f"node {LEADER} does not answer: job {run.name} reads epoch {key[1]} {how}")
             self.changes += 1
             return self._sharing.decide(key, now_s, with_others=False)
         return None

@@ -36,6 +36,8 @@ GATHER_S: Final = 60.0
 """Time that the first jobs wait for the others."""
 AWAY_S: Final = 30.0
 """A job that has drawn nothing for this long is not waited for any more."""
+STALLED_S: Final = 60.0
+"""A job that has drawn nothing for this long is not waited for, even if it asks: jobs may wait for each other."""
 LOOK_SHARE: Final = 8
 """If nothing could be given back, the next search waits until jobs have released this share of the memory."""
 
@@ -136,7 +138,7 @@ class EarlyHolds(Reprs, shows="_epochs"):
 
 
 class Lockstep(Feature, Reprs, shows="_in_step"):
-    """The jobs of a node that are in step.
+    """The jobs in step, as one node knows them.
 
     Order `coordl` (CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names have begun.
     From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has ended, or
@@ -147,12 +149,20 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
     A server that replaces another one does not know which jobs were present, and some may have ended. A job in the
     middle of an epoch continues at once. Jobs that begin a later epoch, or continue from a state, wait for the others
     as the first jobs do, but then continue without them.
+
+    On several nodes, each node holds back its own ranks. It knows the jobs of the other nodes from their announcements
+    (`brand.node.decide.peers.announcements`), and how far they are from their reports (`join_messages`), which are at
+    most late: a rank may wait longer than it had to, but is never ahead. The ranks of a node that is lost are not
+    waited for. A report of a job that has drawn proves that all jobs were present, so all nodes agree on that.
     """
 
-    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers, members: Members) -> None:
         self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
+        self._node = members.node
         self._in_step: dict[RunNumber, float] = {}
         """The time since when each run is in step."""
+        self._left_at: dict[RunNumber, int | None] = {}
+        """The front at which each run was away last. It is in step again once it has moved: a wait must not repeat."""
         self._together: set[Hashable] = set()
         """The common key of the groups whose jobs were all present at some time."""
 
@@ -171,8 +181,14 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
         if at is None or live is None or live.epoch.plan.track is None:
             return False
         first = live.epoch.plan.track.at(int(draw.positions.min()))
-        fronts = [self._front(other) for other in group if other != number and other in self._in_step]
+        others = [other for other in group if other != number and other in self._in_step]
+        fronts = [self._front(other) for other in others if now_s - self._moved_s(other) <= STALLED_S]
         return any(front < first - step.window for front in fronts if front is not None)
+
+    def on_drawn_elsewhere(self, key: Key) -> None:
+        """Note that ranks of another node have drawn: the node has seen all jobs that begin together."""
+        if self._runs[key[0]].order.policy.lock_step:
+            self._together.add(self._pacemakers.common(key[0]))
 
     def on_drawn(self, key: Key) -> None:
         life = self._lives.get(key)
@@ -198,6 +214,7 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
 
     def forget_runs(self) -> None:
         self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
+        self._left_at = {run: front for run, front in self._left_at.items() if run in self._runs}
         self._together &= {self._pacemakers.common(run) for run in self._runs}
 
     def _gather(self, group: list[RunNumber], step: LockStep, now_s: float) -> bool:
@@ -210,13 +227,14 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
         for run in group:
             if run in self._in_step and self._away(run, now_s):
                 del self._in_step[run]
+                self._left_at[run] = self._front(run)
         fronts = {run: front for run in group if (front := self._front(run)) is not None}
         if not fronts:
             return True
         within = [front for run, front in fronts.items() if run in self._in_step] or [max(fronts.values())]
         least, most = min(within) - step.window, max(within) + step.window
         for run, front in fronts.items():
-            if run not in self._in_step and least <= front <= most:
+            if run not in self._in_step and least <= front <= most and front != self._left_at.get(run):
                 self._in_step[run] = now_s
         return True
 
@@ -231,10 +249,24 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
 
     def _away(self, run: RunNumber, now_s: float) -> bool:
         waits = any(draw.key[0] == run for draw in self._lives.draws())
-        return not waits and now_s - max(self._in_step[run], self._pacing.pulse(run).last_s) > AWAY_S
+        return not waits and now_s - self._moved_s(run) > AWAY_S
+
+    def _moved_s(self, run: RunNumber) -> float:
+        """Return the time since which a run in step has not drawn."""
+        return max(self._in_step[run], self._pacing.pulse(run).last_s)
 
     def _front(self, run: RunNumber) -> int | None:
-        return self._pacemakers.front(self._pacing.now(run))
+        """Return how far the slowest rank of a run is, on all nodes. A node without a report has drawn nothing."""
+        key = self._pacing.now(run)
+        live = None if key is None else self._lives[key].live
+        track = None if live is None else live.epoch.plan.track
+        if live is None or track is None:
+            return None
+        epoch = live.epoch
+        position = epoch.progress.everywhere(epoch.here)
+        if set(epoch.ranks.values()) - epoch.progress.elsewhere.keys() - {self._node}:
+            position = min(position, epoch.progress.start)
+        return track.at(position)
 
 
 class JobSharing(Reprs, shows="joins lockstep consensus"):
@@ -245,7 +277,7 @@ class JobSharing(Reprs, shows="joins lockstep consensus"):
         self._epochs = epochs
         self.pacemakers = Pacemakers(runs, lives, pacing)
         self.joins = JobJoins(epochs, self.pacemakers, len(residents.pages_of), alone=members.nodes == 1)
-        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
+        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers, members)
         self.early = EarlyHolds(residents, epochs, self.pacemakers)
         self.consensus = JoinConsensus(runs, lives, self.joins, members)
         for each in (self.joins, self.lockstep, self.consensus):

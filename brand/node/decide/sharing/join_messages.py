@@ -4,7 +4,8 @@ A node sends every other node the joins with which it would draw an epoch (`Join
 each change. If clients of this node draw the run, the other node remembers the run until a message releases it.
 
 Every node also reports to all other nodes from time to time how far its ranks have drawn. So each node knows the rate
-of a run over all nodes, and the leader knows the run's leading offset. This module has no clock: times are arguments.
+of a run over all nodes, and the leader knows the run's leading offset. Jobs in lock step wait for these reports, so
+theirs are sent more often, and repeated. This module has no clock: times are arguments.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.announcements import Announcements, as_client
 from brand.node.decide.peers.peers import PeerTable
-from brand.node.decide.sharing.consensus import JoinConsensus
-from brand.node.decide.sharing.joins import JobJoins
+from brand.node.decide.sharing.job_sharing import JobSharing
 from brand.node.decide.state.epoch_table import Key
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased, JoinVote, LeadingOffset, Vote
@@ -26,17 +26,17 @@ from brand.reprs import Reprs
 
 TELL_S: Final = 0.25
 """Shortest time between two reports of a node's leading offsets."""
+REPORTS_OF_WINDOW: Final = 8
+"""A job in lock step is reported earlier if it has drawn this share of its window since its last report."""
 MAX_DRAWN: Final = 1 << 62
 
 
 class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
     """The joins and leading offsets that this node reports to other nodes, and takes from them."""
 
-    def __init__(
-        self, epochs: Epochs, peers: PeerTable, announcements: Announcements, sharing: JobJoins, leading: JoinConsensus
-    ) -> None:
+    def __init__(self, epochs: Epochs, peers: PeerTable, announcements: Announcements, jobs: JobSharing) -> None:
         self._epochs, self._peers, self._announcements = epochs, peers, announcements
-        self._sharing, self._leading = sharing, leading
+        self._sharing, self._leading, self._lockstep = jobs.joins, jobs.consensus, jobs.lockstep
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs about which each node has asked."""
@@ -46,6 +46,8 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
         self._reported_s = float("-inf")
         self._reported: dict[Key, LeadingOffset] = {}
         """The leading offsets that this node has reported last, and the time of this report."""
+        self._steps = False
+        """Whether ranks of this node draw in lock step."""
         self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
         """The last reported progress of the ranks of each other node, by run."""
 
@@ -78,6 +80,8 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
         if live is None:
             return
         live.epoch.progress.learn_elsewhere(node, front.position)
+        if front.drawn:
+            self._lockstep.on_drawn_elsewhere(key)
         # The first report of a node only sets the count: its draws have no known beginning.
         before = self._drawn.get((node, key[0]), front.drawn)
         self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in epochs.runs}
@@ -103,17 +107,34 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
         yield from self._fronts(now_s)
 
     def _fronts(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
-        """Yield the leading offsets that have changed since the last report."""
-        if not len(self._peers) or now_s - self._reported_s < TELL_S:
+        """Yield the leading offsets to report now.
+
+        Those of jobs in lock step are repeated although they have not changed: the other node may have taken the last
+        report when it did not have the epoch yet, or may have dropped the epoch since.
+        """
+        due = now_s - self._reported_s >= TELL_S
+        if not len(self._peers) or not (due or self._steps):
             return
-        found = {}
+        found, news, self._steps = {}, [], False
         for key, live in self._epochs.lives.live():
             run, epoch = self._epochs.runs[key[0]], live.epoch
-            if run.order.joins and live.begun and epoch.here:
-                found[key] = LeadingOffset(epoch.number, epoch.front(), run.drawn)
-        news = [front for key, front in found.items() if self._reported.get(key) != front]
+            if not (run.order.joins and live.begun and epoch.here):
+                continue
+            front, before = LeadingOffset(epoch.number, epoch.front(), run.drawn), self._reported.get(key)
+            step = run.order.policy.lock_step
+            if step is None:
+                reports = due and front != before
+            else:
+                self._steps = True
+                moved = front.position - (0 if before is None else before.position)
+                reports = due or moved * REPORTS_OF_WINDOW >= step.window
+            if reports:
+                news.append(front)
+                found[key] = front
+            elif before is not None:
+                found[key] = before
         self._reported = found
-        if news:
+        if news and due:
             self._reported_s = now_s
         for peer in self._peers:
             if self._peers.is_reachable(peer.node):

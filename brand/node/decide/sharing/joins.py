@@ -208,7 +208,9 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
     def decide(self, key: Key, now_s: float, *, with_others: bool = True) -> tuple[Join, ...]:
         """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
-            self._joins[key] = (self._first_join(*key, now_s) if with_others else self._own_lap(*key),)
+            # Jobs in lock step never have laps of their own: they could not wait for each other.
+            joins_others = with_others or self._runs[key[0]].order.policy.lock_step is not None
+            self._joins[key] = (self._first_join(*key, now_s) if joins_others else self._own_lap(*key),)
             self._forget_old(key[0])
         return self.joined(key)
 
