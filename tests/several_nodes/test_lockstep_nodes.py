@@ -15,6 +15,7 @@ import pytest
 from brand.node.decide.peers.receiving import SILENCE_S
 from brand.node.decide.sharing.consensus import ANSWER_S
 from brand.node.decide.sharing.job_sharing import AWAY_S, GATHER_S
+from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import alone
 from brand.orders.order import Order
 from brand.orders.policies.other_systems import CoordlPolicy
@@ -212,13 +213,30 @@ def test_without_a_leader_a_later_job_joins_the_lap_under_way() -> None:
     run, other = of_job(cluster, "run"), of_job(cluster, "other")
     while run[0].epoch < 1 or run[0].waits:
         go(cluster, run)
-    go(cluster, run)
+    for _ in range(5):
+        go(cluster, run)
     lose(cluster, 0)
     for _ in range(20):
         go(cluster, other, 0.5)
     world = other[0].world
     assert front(cluster, "other") > 0
     assert world.joins((other[0].run, 0)) == alone(1)
+
+
+def test_a_replaced_server_learns_how_far_the_others_are() -> None:
+    """Their ranks draw nothing meanwhile, so nothing changes that would be reported."""
+    cluster = cluster_of(3, run=[1], other=[2])
+    run, other = of_job(cluster, "run"), of_job(cluster, "other")
+    for _ in range(12):
+        go(cluster, cluster.ranks)
+    for _ in range(4):
+        go(cluster, run)
+    cluster.restart(2)
+    cluster.join()
+    for _ in range(8):
+        go(cluster, other, 0.3)
+    known = [live.epoch.progress.elsewhere for live in other[0].world.epochs().values()]
+    assert {NodeNumber(1): front(cluster, "run")} in known
 
 
 def test_a_replaced_server_learns_that_all_were_there() -> None:

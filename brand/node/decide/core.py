@@ -154,8 +154,8 @@ class Core(Reprs, shows="residents draws reads epochs"):
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
             self.epochs.drop_idle(now_s)  # samples of idle runs may fill the memory that owners need to send
-        self.draws.settle(now_s)
-        self.draws.end_overdue(now_s)
+        while self.draws.settle(now_s) or self.draws.end_overdue(now_s):
+            pass  # an answer may let draws of other jobs in lock step go on
 
     @property
     def used_bytes(self) -> int:

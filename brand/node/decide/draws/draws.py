@@ -166,14 +166,17 @@ class Draws(Reprs, shows="waiting _answers leases"):
                 asked |= self._features.chase(live.epoch, draw, now_s)
         return asked
 
-    def end_overdue(self, now_s: float) -> None:
-        """Answer draws that have waited too long with the samples in memory."""
+    def end_overdue(self, now_s: float) -> bool:
+        """Answer draws that have waited too long with the samples in memory. Return whether there were any."""
+        answered = False
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
             if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.is_committed(draw.key):
                 continue
             if live.epoch.decides(draw.positions) and not self._features.is_held_back(draw, now_s):
                 self.answer(draw, now_s)
+                answered = True
+        return answered
 
     def first_stuck(self, now_s: float) -> Draw | None:
         """Return the oldest draw that waits for a read of this node, and for no other job."""

@@ -151,14 +151,13 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
     as the first jobs do, but then continue without them.
 
     On several nodes, each node holds back its own ranks. It knows the jobs of the other nodes from their announcements
-    (`brand.node.decide.peers.announcements`), and how far they are from their reports (`join_messages`), which are at
-    most late: a rank may wait longer than it had to, but is never ahead. The ranks of a node that is lost are not
-    waited for. A report of a job that has drawn proves that all jobs were present, so all nodes agree on that.
+    (`brand.node.decide.peers.announcements`), and how far they are from their reports (`join_messages`). A report that
+    is late makes a rank wait longer than it had to. The ranks of a node that is lost, or that has not reported yet, are
+    not waited for. A report of a job that has drawn proves that all jobs were present, so all nodes agree on that.
     """
 
-    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers, members: Members) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
-        self._node = members.node
         self._in_step: dict[RunNumber, float] = {}
         """The time since when each run is in step."""
         self._left_at: dict[RunNumber, int | None] = {}
@@ -256,17 +255,7 @@ class Lockstep(Feature, Reprs, shows="_in_step"):
         return max(self._in_step[run], self._pacing.pulse(run).last_s)
 
     def _front(self, run: RunNumber) -> int | None:
-        """Return how far the slowest rank of a run is, on all nodes. A node without a report has drawn nothing."""
-        key = self._pacing.now(run)
-        live = None if key is None else self._lives[key].live
-        track = None if live is None else live.epoch.plan.track
-        if live is None or track is None:
-            return None
-        epoch = live.epoch
-        position = epoch.progress.everywhere(epoch.here)
-        if set(epoch.ranks.values()) - epoch.progress.elsewhere.keys() - {self._node}:
-            position = min(position, epoch.progress.start)
-        return track.at(position)
+        return self._pacemakers.front(self._pacing.now(run))
 
 
 class JobSharing(Reprs, shows="joins lockstep consensus"):
@@ -277,7 +266,7 @@ class JobSharing(Reprs, shows="joins lockstep consensus"):
         self._epochs = epochs
         self.pacemakers = Pacemakers(runs, lives, pacing)
         self.joins = JobJoins(epochs, self.pacemakers, len(residents.pages_of), alone=members.nodes == 1)
-        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers, members)
+        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
         self.early = EarlyHolds(residents, epochs, self.pacemakers)
         self.consensus = JoinConsensus(runs, lives, self.joins, members)
         for each in (self.joins, self.lockstep, self.consensus):
