@@ -336,9 +336,10 @@ class Epoch(Reprs, shows="number progress states reads"):
 
 def reached(epoch: Epoch) -> float:
     """Estimate the position that the draws of an epoch have reached, from the fraction of this node's work done."""
-    progress, draws = epoch.progress, len(epoch.plan.sample_of)
+    progress, draws, start = epoch.progress, len(epoch.plan.sample_of), epoch.division.start
     done = progress.drawn + progress.sent
-    return progress.start + (done * (draws - progress.start) / progress.total if progress.total else 0)
+    # `progress.start` moves past skipped positions, of which most were drawn: counting from it would count them twice.
+    return max(progress.start, start + (done * (draws - start) / progress.total if progress.total else 0))
 
 
 def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
