@@ -20,6 +20,7 @@ real servers the largest part of the samples that were read one by one (`direct`
 from __future__ import annotations
 
 import argparse
+import gc
 import heapq
 import random
 import statistics
@@ -139,6 +140,8 @@ def _in_turns(drawing: Sequence[Iterator[int]], jobs: Sequence[PlannedJob]) -> N
         now, number = heapq.heappop(due)
         if size := next(drawing[number], 0):
             heapq.heappush(due, (now + size / jobs[number].speed, number))
+        else:
+            gc.collect()  # a job that is done disconnects
 
 
 def served(jobs: JobSet, folder: Path) -> dict[str, tuple[float, float]]:

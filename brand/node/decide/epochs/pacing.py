@@ -61,10 +61,21 @@ class Pulse(Reprs, shows="drawn rate"):
     @property
     def rate(self) -> float | None:
         """Draws per second. None if it is not known yet."""
-        if len(self._times) < 2 or self.last_s - self._times[0][0] < LEAST_RATE_S:
+        known = self._times and self.last_s - self._times[0][0] >= LEAST_RATE_S
+        return self.rate_since(-math.inf, moments=2) if known else None
+
+    @property
+    def since_s(self) -> float:
+        """The first moment of the draws over which the rate is measured. Infinity if there are none."""
+        return self._times[0][0] if self._times else math.inf
+
+    def rate_since(self, since_s: float, moments: int = LEAST_BEATS) -> float | None:
+        """Return the draws per second, without the draws before `since_s`. None if there were fewer moments of draws."""
+        times = [each for each in self._times if each[0] >= since_s]
+        if len(times) < moments:
             return None
-        (since_s, before), (until_s, after) = self._times[0], self._times[-1]
-        return (after - before) / (until_s - since_s)
+        (first_s, before), (until_s, after) = times[0], times[-1]
+        return (after - before) / (until_s - first_s)
 
     def idle(self, now_s: float) -> bool:
         """Return whether the run has drawn nothing for longer than usual."""
@@ -89,6 +100,16 @@ class Pacing(Reprs, shows="_pulses"):
 
     def pulse(self, run: RunNumber) -> Pulse:
         return self._pulses[run]
+
+    def times(self, run: RunNumber, than: RunNumber) -> float | None:
+        """Return how many times as fast the run `than` is. None if it is not known yet.
+
+        Both are measured over the same time: a job that begins slows others down, and their rates lag behind.
+        """
+        pulses = self._pulses[run], self._pulses[than]
+        since_s = max(pulse.since_s for pulse in pulses)
+        mine, theirs = (pulse.rate_since(since_s) for pulse in pulses)
+        return theirs / mine if mine and theirs else None
 
     def forget_ended(self) -> None:
         for run in [run for run in self._pulses if run not in self._runs]:

@@ -81,18 +81,7 @@ class Pacemakers(Reprs, shows="_pacemaker"):
 
     def slowness(self, run: RunNumber) -> float:
         """Return the time of a draw of this run over that of the fastest run that shares with it."""
-        mine = self._pacing.pulse(run).rate
-        known = [rate for rate in (self._pacing.pulse(other).rate for other in self.others(run)) if rate]
-        return max((mine, *known)) / mine if mine else 1.0
-
-    def times(self, run: RunNumber, than: RunNumber) -> float:
-        """Return how many times as fast the run `than` is. Nearly equal rates count as equal.
-
-        A loop that waits for its loader keeps together with others by itself, because it finds what they have read.
-        """
-        mine, theirs = self._pacing.pulse(run).rate, self._pacing.pulse(than).rate
-        times = theirs / mine if mine and theirs else 1.0
-        return 1.0 if 1 / FASTER < times < FASTER else times
+        return max((1.0, *(self._pacing.times(run, other) or 1.0 for other in self.others(run))))
 
     def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
         """Return the fastest of the runs that share with this one; a part of the samples counts as that much slower."""
@@ -307,9 +296,13 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         return alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in runs))))[0]
 
     def _pace(self, number: RunNumber, pacemaker: RunNumber) -> int:
-        """Return 1,024 times the coordinates that pass during one draw of a run."""
+        """Return 1,024 times the coordinates that pass during one draw of a run. Nearly equal rates count as equal.
+
+        A loop that waits for its loader keeps together with others by itself, because it finds what they have read.
+        """
         thinned = self._samples / self._runs[pacemaker].order.draws
-        return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacemakers.times(number, pacemaker) * thinned)))
+        times = self._pacing.times(number, pacemaker) or 1.0
+        return max(LEAST_PACE, min(MOST_PACE, round(UNIT * thinned * (1.0 if 1 / FASTER < times < FASTER else times))))
 
     def _has_passed(self, number: RunNumber, front: int) -> bool:
         """Return whether a run has drawn from a lap beyond this offset, so that it would see an order twice.
