@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections import defaultdict, deque
 from typing import Final
 
@@ -29,7 +30,7 @@ LONGEST_GAP_S: Final = 30.0
 """Upper limit of the usual gap, in seconds."""
 LEAST_BEATS: Final = 4
 """Number of draws over which a rate is measured, if these took longer than `RATE_S`."""
-_KEPT_EVERY_S: Final = 0.1
+_KEPT_EVERY_S: Final = 0.02
 
 
 class Pulse(Reprs, shows="drawn rate"):
@@ -71,10 +72,10 @@ class Pulse(Reprs, shows="drawn rate"):
 
     def rate_since(self, since_s: float, moments: int = LEAST_BEATS) -> float | None:
         """Return the draws per second, without the draws before `since_s`. None if there were fewer moments of draws."""
-        times = [each for each in self._times if each[0] >= since_s]
-        if len(times) < moments:
+        first = bisect_left(self._times, (since_s, 0))
+        if len(self._times) - first < moments:
             return None
-        (first_s, before), (until_s, after) = times[0], times[-1]
+        (first_s, before), (until_s, after) = self._times[first], self._times[-1]
         return (after - before) / (until_s - first_s)
 
     def idle(self, now_s: float) -> bool:

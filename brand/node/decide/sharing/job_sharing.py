@@ -93,8 +93,11 @@ class EarlyHolds(Reprs, shows="_epochs"):
         """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now and other jobs do."""
         if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
             return math.inf
-        before = draws_before(self._epochs, key, live)
-        return (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
+        before, draws = draws_before(self._epochs, key, live), self._epochs.lives[key].draws
+        leads = (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
+        # A draw that waits needs its samples now, however slow its job is.
+        asked = max((int(draw.positions.max()) for draw in draws), default=-1)
+        return np.where(np.less_equal(deadline, asked), np.minimum(leads, 0.0), leads)
 
     @property
     def may_give_back(self) -> bool:

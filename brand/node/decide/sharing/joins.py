@@ -221,7 +221,7 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
             if mine is None or front is None or self._has_passed(number, front) or not 0 < len(joins) < MOST:
                 continue
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
-            if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < order.draws // APART_SHARE:
+            if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < len(joins) * order.draws // APART_SHARE:
                 continue
             margin = self._margin.setdefault(key, round((self._pacing.pulse(number).rate or 0) * PLANNING_S))
             at = _unasked(self._most[key], live.epoch.division, margin)
