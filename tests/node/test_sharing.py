@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,6 +14,7 @@ from brand.errors import UsageError
 from brand.node.decide.decoding.ahead import DecodeAhead
 from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.sharing.job_sharing import EarlyHolds
+from brand.node.decide.state.epoch import reached
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
@@ -158,6 +160,60 @@ def test_a_loop_with_long_steps_is_not_idle_between_its_draws(apart_s: float) ->
         now_s += apart_s
     assert not pulse.idle(now_s)
     assert pulse.idle(now_s + 0.6 * apart_s)
+
+
+def test_speeds_are_compared_over_the_same_time() -> None:
+    """A job that begins slows the other one down: what that did before does not count. Four moments are enough."""
+    pacing = world_of().core.epochs.pacing
+    fast, slow = RunNumber(1), RunNumber(2)
+    for step in range(60):
+        pacing.pulse(fast).beat(120, step / 10)
+        assert pacing.times(slow, fast) is None
+    for step in range(60, 70):
+        for run, draws in ((fast, 30), (slow, 10)):
+            pacing.pulse(run).beat(draws, step / 10)
+        if step < 63:
+            assert pacing.times(slow, fast) is None
+        else:
+            assert pacing.times(slow, fast) == pytest.approx(3)
+            assert pacing.times(fast, slow) == pytest.approx(1 / 3)
+
+
+def test_positions_that_are_given_up_count_once() -> None:
+    """An epoch is as far as its draws, although the positions before them were given up; and past those in any case."""
+    world = world_of()
+    job = Job(world, 1)
+    for _ in range(20):
+        job.draw()
+    epoch = world.epochs()[job.key].epoch
+    for position in (64, 152):
+        epoch.give_up_before(position)
+        assert reached(epoch) == job.position == 160
+    epoch.give_up_before(200)
+    assert reached(epoch) == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.002, 0.02])
+def test_in_little_memory_jobs_read_nearly_nothing_directly(seconds: float) -> None:
+    """At whatever speed, and so with speeds that are known late: fewer than 1 % direct reads, and less than alone.
+
+    Memory holds a sixteenth, and the jobs together need more than that. Batch by batch, in an order that is fixed.
+    """
+    samples, speeds, starts = 2048, [1, 1 / 2, 1 / 2, 1 / 3], [0.0, 0.99, 0.23, 0.97]
+    world = World([SIZE] * samples, 32, samples // 16 + 1, 3, measures=True)
+    jobs, drawn = dict[int, Job](), 0
+    due = [(start * samples, number) for number, start in enumerate(starts)]
+    while due[0][0] < 2 * samples:
+        now, number = due[0]
+        if number not in jobs or jobs[number].position == samples:
+            epoch = jobs[number].epoch + 1 if number in jobs else 0
+            jobs[number] = Job(world, number, epoch=epoch, group_chunks=32)
+        jobs[number].draw(16, seconds)
+        drawn += 16
+        heapq.heapreplace(due, (now + 16 / speeds[number], number))
+    assert world.core.counters.draws.direct <= 0.01 * drawn
+    assert sum(world.read_bytes.values()) / SIZE <= 1.02 * drawn
 
 
 def paced(world: World, jobs: list[Job], samples: list[int], seconds: float) -> None:
