@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -194,6 +195,29 @@ def test_positions_that_are_given_up_count_once() -> None:
 
 
 @pytest.mark.slow
+def test_what_a_draw_waits_for_is_due_now_however_slow_its_job_is() -> None:
+    """Else a read of a fast job could take its memory for ever. Other reads are as far away as before."""
+    world = world_of()
+    fast, slow = Job(world, 1), Job(world, 2)
+    paced(world, [fast, slow], [48, 12], 16)
+    live, sharing = world.core.epochs.lives[slow.key].live, world.turn.sharing
+    assert live is not None
+    assert sharing is not None
+    deadlines, epoch = np.arange(SAMPLES), live.epoch
+
+    def leads() -> list[float]:
+        found: list[float] = sharing.early.lead(slow.key, live, deadlines, world.now_s).tolist()
+        return found
+
+    before, due = leads(), np.flatnonzero(epoch.states.due(epoch.plan.sample_of))
+    at = int(due[due > slow.position][0])
+    assert before[at + 1] - before[at] == pytest.approx(4, rel=0.1)
+    world.core.draws.ask(ClientNumber(slow.client), slow.key, np.array([at]), world.now_s, None)
+    assert world.core.draws.waiting
+    assert leads() == [*(min(lead, 0.0) for lead in before[: at + 1]), *before[at + 1 :]]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.002, 0.02])
 def test_in_little_memory_jobs_read_nearly_nothing_directly(seconds: float) -> None:
     """At whatever speed, and so with speeds that are known late: fewer than 1 % direct reads, and less than alone.
@@ -255,6 +279,9 @@ def test_a_slow_job_joins_at_its_pace_and_again_where_it_is_lost() -> None:
     assert any(len(joins) > 1 for joins in epochs.values()), "it never joins again"
     last = [join for joins in epochs.values() for join in joins][-1]
     assert last.pace == pytest.approx(4 * UNIT, rel=0.3)
+    for joins in epochs.values():
+        for number, (one, next_one) in enumerate(pairwise(joins), 1):
+            assert next_one.position - one.position >= number * SAMPLES // 64, "joins of an epoch do not get rarer"
     for epoch in range(slow.epoch):
         assert sorted(world.given[slow.run, epoch].values()) == list(range(SAMPLES))
 

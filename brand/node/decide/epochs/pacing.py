@@ -29,7 +29,7 @@ LATE: Final = 1.5
 LONGEST_GAP_S: Final = 30.0
 """Upper limit of the usual gap, in seconds."""
 LEAST_BEATS: Final = 4
-"""Number of draws over which a rate is measured, if these took longer than `RATE_S`."""
+"""The fewest draws over which a rate is measured, even if these took longer than `RATE_S`."""
 _KEPT_EVERY_S: Final = 0.02
 
 
@@ -71,7 +71,7 @@ class Pulse(Reprs, shows="drawn rate"):
         return self._times[0][0] if self._times else math.inf
 
     def rate_since(self, since_s: float, moments: int = LEAST_BEATS) -> float | None:
-        """Return the draws per second, without the draws before `since_s`. None if there were fewer moments of draws."""
+        """Return the draws per second, without those before `since_s`. None if there were fewer moments of draws."""
         first = bisect_left(self._times, (since_s, 0))
         if len(self._times) - first < moments:
             return None

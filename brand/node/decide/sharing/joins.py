@@ -42,7 +42,11 @@ LOST_SHARE: Final = 50
 LEAST_LOST: Final = 4096
 """The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
 APART_SHARE: Final = 64
-"""Smallest distance between two joins of an epoch, as a share of its draws."""
+"""Smallest distance between the first two joins of an epoch, as a share of its draws. Later joins are farther apart.
+
+A new join changes the order of the samples that the run already holds for later, so a run that never finds the leading
+offset would read them again and again.
+"""
 FOLLOWER_SHARE: Final = 0.045
 """Upper limit on the share of the data set that a following job holds for the samples that it missed.
 
@@ -221,7 +225,8 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
             if mine is None or front is None or self._has_passed(number, front) or not 0 < len(joins) < MOST:
                 continue
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
-            if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < len(joins) * order.draws // APART_SHARE:
+            apart = len(joins) * order.draws // APART_SHARE
+            if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < apart:
                 continue
             margin = self._margin.setdefault(key, round((self._pacing.pulse(number).rate or 0) * PLANNING_S))
             at = _unasked(self._most[key], live.epoch.division, margin)
