@@ -11,7 +11,8 @@ takes jobs without subsets only, and all of one length.
                 separate jobs
     served      a real server over 20,000 samples, whose jobs take their batches in the order of their speeds; and for
                 each job alone, a server with as much memory as the common one. A job of the first's speed draws four
-                epochs, the others as many as fit into that time, those of `coordl` two
+                epochs, the others as many as fit into that time, those of `coordl` two. A job that is done
+                disconnects
 
 The columns: sets; the median and the largest ratio of reads a draw to that of separate jobs; sets above 1.02; and for
 real servers the largest part of the samples that were read one by one (`direct`).
