@@ -432,7 +432,7 @@ def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
     caching = Caching(Residents(pool), 4, 10, [], start)
     each = {
         **{"folder": "/nvme", "limit": 0, "used": 0, "cached": 0, "state": "off"},
-        **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
+        **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0, "bypassed": 0, "misjudged": 0},
     }
     assert caching.facts() == each | {"folders": [each]}
     assert caching.shelf(1, EpochTable(), later=False) is None

@@ -228,7 +228,7 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(EarlyHolds, "give_back", lambda self, args, result: result)
     count(Epoch, "replace_plan", lambda self, args, _: coming(self))
     count(World, "take", lambda self, args, result: result)
-    count(Reads, "on_read_ended", lambda self, args, _: self._residents.present(args[0].places).any())
+    count(Reads, "on_read_ended", lambda self, args, _: self._residents.present(args[0].read.places).any())
     wanted = {
         "give_back",
         "replace_plan",

@@ -48,8 +48,9 @@ SERVER_SIDE_DECODING: Final = (
     "brand.node.serve.decode_workers",
     "brand.node.setup.decoding",
 )
+CACHE_FOLDERS: Final = ("brand.node.decide.reads.sources",)
 RECORDING: Final = ("brand.node.serve.recording",)
-FEATURES: Final = {*SEVERAL_NODES, *JOBS_THAT_SHARE, *ONLINE_ORDERS, *SERVER_SIDE_DECODING, *RECORDING}
+FEATURES: Final = {*SEVERAL_NODES, *JOBS_THAT_SHARE, *ONLINE_ORDERS, *SERVER_SIDE_DECODING, *CACHE_FOLDERS, *RECORDING}
 SERVER: Final = "brand.node.decide.node_state"
 
 TELL: Final = """

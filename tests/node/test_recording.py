@@ -167,7 +167,7 @@ def test_an_entry_that_is_none_is_named(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     for wrong in (
         "{}",
-        '{"is": "ReadEnded", "at": 1.0, "read": 10000, "failed": [], "left": [], "chunks": []}',
+        '{"is": "ReadEnded", "at": 1.0, "read": 10000, "failed": [], "left": [], "chunks": [], "seconds": []}',
         '{"is": "Nothing", "at": 1.0}',
     ):
         path.write_text("\n".join([lines[0], wrong]))

@@ -438,10 +438,11 @@ class World:
         left: Collection[int] = (),
         whole: bool = False,
         ahead: Collection[int] = (),
+        seconds: tuple[float, ...] = (),
     ) -> None:
         """A read ends. Its pieces have the bytes of the file; those of `failed`, as far as it has them, an error
         half-way. Those of `left` are left in the page cache, where their job shares nothing, and where `whole`, all of
-        their chunks and those that were found `ahead`.
+        their chunks and those that were found `ahead`. `seconds` that each piece took, if that is measured.
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
@@ -453,10 +454,10 @@ class World:
                 self._fill(read, piece, vector, failed=piece in lost)
         found = {*read.pieces["chunk"][list(aside)].tolist(), *ahead} if whole and aside else ()
         chunks = tuple(sorted(found))
-        self.tell(ReadEnded(read, lost, aside, chunks))
+        self.tell(ReadEnded(read, lost, aside, chunks, seconds))
         for piece in lost + aside:
-            if not read.pieces["folder"][piece]:
-                places = read.places_of(piece)
+            places = read.places_of(piece)
+            if not read.pieces["folder"][piece] and not set(places.tolist()) <= self.stored | self.stored_second:
                 states = epoch.states
                 left = states.waited_for(places) & ~states.due(places)  # what came early comes again when it is due
                 assert not left.any(), "what could not be read is still waited for"

@@ -180,8 +180,8 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
                 core.draws.settle(now_s)
             case stimuli.KeptChosen():
                 core.on_choice(stimulus)
-            case stimuli.ReadEnded(read, failed, left, chunks):
-                core.reads.on_read_ended(read, failed, left, chunks)
+            case stimuli.ReadEnded():
+                core.reads.on_read_ended(stimulus, now_s)
                 core.draws.settle(now_s)
             case stimuli.WriteEnded(write, held, stopped):
                 core.caching.on_write_ended(write, held, stopped)

@@ -95,6 +95,9 @@ class ReadEnded:
     """Numbers of its pieces that were left in the page cache: clients have them already."""
     chunks: tuple[int, ...] = ()
     """Numbers of chunks that the page cache holds: those of these pieces, and those that the plan reads next."""
+    seconds: tuple[float, ...] = ()
+    """Seconds that each piece took, 0 if it failed or was left. Empty if there is no choice of sources to measure for.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

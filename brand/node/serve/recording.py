@@ -49,7 +49,7 @@ from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
-VERSION: Final = 11
+VERSION: Final = 12
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size, in bytes."""
 
@@ -191,8 +191,8 @@ class _Player:
                 kept = choice.kept(self._pages_of)
                 return KeptChosen(choice.number, kept, choice.cached(kept), choice.since, choice.whole_unit)
             case "ReadEnded":
-                failed, left, chunks = (tuple(entry[name]) for name in ("failed", "left", "chunks"))
-                return ReadEnded(self._begun.pop((Read, entry["read"])), failed, left, chunks)
+                failed, left, chunks, took = (tuple(entry[name]) for name in ("failed", "left", "chunks", "seconds"))
+                return ReadEnded(self._begun.pop((Read, entry["read"])), failed, left, chunks, took)
             case "WriteEnded":
                 return WriteEnded(self._begun.pop((Write, entry["write"])), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
@@ -263,8 +263,9 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
             return {"is": "PlanMade", "key": key, "joins": _pack(joins)}
         case KeptChosen(number):
             return {"is": "KeptChosen", "number": number}
-        case ReadEnded(read, failed, left, chunks):
-            return {"is": "ReadEnded", "read": read.number, "failed": failed, "left": left, "chunks": chunks}
+        case ReadEnded(read, failed, left, chunks, took):
+            pieces = {"failed": failed, "left": left, "chunks": chunks, "seconds": took}
+            return {"is": "ReadEnded", "read": read.number, **pieces}
         case WriteEnded(write, held, stopped):
             return {"is": "WriteEnded", "write": write.number, "held": _pack(held), "stopped": stopped}
         case ReadForEnded(read, data, error):

@@ -157,6 +157,9 @@ class BackgroundWork(Reprs, shows="_workers"):
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
         leaves = self._leaves and not read.plan.shares  # jobs share samples only by draws
+        # A read of an object store may cost money, so it never replaces a read of a folder.
+        measures = bool(self._workers.storing) and not self._data.location.in_store
+        seconds = [0.0] * len(read.pieces) if measures else []
         left: list[int] = []
         chunks: set[int] = set()
 
@@ -174,6 +177,8 @@ class BackgroundWork(Reprs, shows="_workers"):
                 return
             start_s = time.monotonic()
             readers.of(folder).scatter(chunk, offset, size, read.vectors[number])
+            if measures:
+                seconds[number] = time.monotonic() - start_s
             if self._timeline is not None:
                 facts = {"chunk": chunk, "offset": offset, "bytes": size, "cached": folder > 0}
                 self._timeline.add(threading.current_thread().name, "read", start_s, time.monotonic(), facts)
@@ -183,7 +188,8 @@ class BackgroundWork(Reprs, shows="_workers"):
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
                 file = f"the cached copy of {path}" if read.pieces["folder"][number] else path
                 self._troubles.read_failed(file, error, time.monotonic())
-            self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
+            failed, aside, found = (tuple(sorted(numbers)) for numbers in (errors, left, chunks))
+            self._tell(ReadEnded(read, failed, aside, found, tuple(seconds)))
 
         self._workers.executor.share(job, len(read.pieces), done)
 

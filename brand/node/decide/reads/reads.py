@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,12 @@ from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
 from brand.node.decide.state.instructions import PIECE, Read, rows_of, rows_of_each
 from brand.node.decide.state.states import EARLY, GONE
+from brand.node.decide.stimuli import ReadEnded
 from brand.node.memory.residents import Residents
 from brand.reprs import Reprs
+
+if TYPE_CHECKING:
+    from brand.node.decide.reads.sources import MeasuredSources
 
 Wait = tuple[Epoch, NDArray[Any]]
 """An epoch, and the places that it waits for."""
@@ -81,9 +85,15 @@ class Reads(Reprs, shows="under_way no_room"):
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs. None if no job shares."""
+        self._sources: MeasuredSources | None = None
+        """Chooses between a cache folder and the storage. None if there is no folder."""
+        if caching.start is not None:
+            from brand.node.decide.reads.sources import MeasuredSources
+
+            self._sources = MeasuredSources(counters.cache)
         self._numbers = count(1)
         self._again: deque[Read] = deque()
-        """Reads that have failed in the cache folder, and are repeated from the storage."""
+        """Reads that have failed in the cache folder, and are repeated from the storage; or the reverse."""
         self.waits: dict[int, Waits] = {}
         """The epochs that wait for each read that has not ended, by number."""
         self.under_way = 0
@@ -118,10 +128,12 @@ class Reads(Reprs, shows="under_way no_room"):
         """
         self.no_room = False
         if self._again:
-            return self._begin(self._again.popleft())
+            again = self._again.popleft()
+            again.pieces["folder"] = np.where(again.pieces["folder"] > 0, self._held(again), np.int8(0))
+            return self._begin(again)
         while (found := self._most_urgent(now_s)) is not None:
             epoch, _ = found
-            read = self._bundle(epoch) if epoch.plan.reads is None else self._stripes(epoch, most)
+            read = self._bundle(epoch, now_s) if epoch.plan.reads is None else self._stripes(epoch, most, now_s)
             if read is not None:
                 return read
             early = self._early
@@ -138,13 +150,15 @@ class Reads(Reprs, shows="under_way no_room"):
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def on_read_ended(
-        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
-    ) -> None:
-        """Take the samples of a read that has ended. `failed` pieces of the cache folder are read from the storage.
+    def on_read_ended(self, ended: ReadEnded, now_s: float) -> None:
+        """Take the samples of a read that has ended. Pieces that failed in a cache folder are read from the storage.
 
-        Clients read pieces that failed in the storage or were `left` in the page cache, which holds all of `chunks`.
+        Pieces that failed in the storage are read from the folder that holds them. If none does, clients read them, as
+        they do those that were left in the page cache.
         """
+        read, failed, left, chunks = ended.read, ended.failed, ended.left, ended.chunks
+        if self._sources is not None:
+            self._sources.on_ended(read, ended.seconds, failed, now_s)
         waits = self.waits.pop(read.number)
         self.under_way -= read.count
         self._ended += read.count
@@ -154,22 +168,28 @@ class Reads(Reprs, shows="under_way no_room"):
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["folder"] > 0
+            spare = self._spare(read, failed)
+            repeated = fails & (cached | (spare > 0))
             self._counters.reads.add_started(read.pieces[list(left)], -1)  # the page cache holds them
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
-            if (fails & cached).any():
-                again = read.part(next(self._numbers), fails & cached)
+            if repeated.any():
+                again = read.part(next(self._numbers), repeated)
                 self.waits[again.number] = waits.of(again.places)
-                self._caching.on_read_failed(again.places, np.repeat(again.pieces["folder"], again.pieces["samples"]))
-                again.pieces["folder"] = 0
+                if (fails & cached).any():
+                    wrong = read.of_pieces(fails & cached)
+                    self._caching.on_read_failed(
+                        places[wrong], np.repeat(read.pieces["folder"], read.pieces["samples"])[wrong]
+                    )
+                again.pieces["folder"] = spare[repeated]
                 self._again.append(again)
             if (fails & ~cached).any():
                 self._counters.reads.add_failed(int((fails & ~cached).sum()) - len(left))
-                failing = read.of_pieces(fails & ~cached)
+                failing = read.of_pieces(fails & ~repeated)
                 lost = places[failing]
                 residents.pool.give_back(lost, heads[failing])
                 states.mark_failed(lost)
             brought = read.of_pieces(~fails)
-            read = read.part(read.number, ~(fails & cached))
+            read = read.part(read.number, ~repeated)
             waits = waits.of(read.places)
             places, heads, rows, whole = places[brought], heads[brought], rows[brought], whole[brought]
         residents.pool.came(heads, rows)
@@ -205,7 +225,7 @@ class Reads(Reprs, shows="under_way no_room"):
                     best = live.epoch, lead
         return best
 
-    def _stripes(self, epoch: Epoch, most: int) -> Read | None:
+    def _stripes(self, epoch: Epoch, most: int, now_s: float) -> Read | None:
         """Start the next reads of an epoch as one, at most `most`, if it needs them and memory has space for them.
 
         Returns None if none is needed, or if memory has no space for the first one (`no_room`).
@@ -238,9 +258,9 @@ class Reads(Reprs, shows="under_way no_room"):
                     epoch.states.release(missing)  # direct reads report the error of the index
                 else:
                     found.append(Stripe(first, rows, missing, self._passed(epoch, first, last, left)))
-        return self._start_stripes(epoch, found) if found else None
+        return self._start_stripes(epoch, found, now_s) if found else None
 
-    def _bundle(self, epoch: Epoch) -> Read | None:
+    def _bundle(self, epoch: Epoch, now_s: float) -> Read | None:
         """Start the next reads of single samples of an epoch, as many as a bundle and memory have space for.
 
         Returns None if none is needed, or if memory has no space for the first one (`no_room`).
@@ -279,7 +299,7 @@ class Reads(Reprs, shows="under_way no_room"):
             epoch.states.release(brought[~known])
             absent = brought = brought[known]
             starts = np.arange(len(brought))
-        return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
+        return self._start_bundle(epoch, absent, brought, starts, rows, now_s) if len(brought) else None
 
     def _unit_reads(self, epoch: Epoch, misses: NDArray[np.intp]) -> UnitReads | None:
         """Return the reads of whole units for these misses. None if there are none."""
@@ -320,18 +340,19 @@ class Reads(Reprs, shows="under_way no_room"):
         places = places[self._early.awaited(places, epoch)]
         return places[np.cumsum(self._residents.pages_of[places], dtype=np.int64) <= most]
 
-    def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
+    def _start_stripes(self, epoch: Epoch, stripes: list[Stripe], now_s: float) -> Read:
         """Start one read of the absent samples of each stripe, in as few operations as are worth it (`cut_at_gaps`)."""
         residents = self._residents
         gap_bytes = self._gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
         heads, pages = residents.pool.take(found.places)
-        found.pieces["folder"] = folder_of_each(self._caching.holds(found.places), found.firsts)
+        held = folder_of_each(self._caching.holds(found.places), found.firsts)
+        found.pieces["folder"] = self._choose(found.pieces, held, now_s)
         vector, upto = residents.pool.vector(found.rows["size"].astype(np.int64), found.held, pages)
         vectors = np.split(vector, upto[found.ends[:-1] - 1])
         number, rows = next(self._numbers), found.rows[found.held]
         read = Read(number, found.pieces, vectors, found.places, heads, rows, epoch.plan, count=len(stripes))
-        return self._start(epoch, read, found.places)
+        return self._start(epoch, read, found.places, held)
 
     def _start_bundle(
         self,
@@ -340,6 +361,7 @@ class Reads(Reprs, shows="under_way no_room"):
         places: NDArray[np.int64],
         starts: NDArray[np.intp],
         rows: NDArray[np.void],
+        now_s: float,
     ) -> Read:
         """Start the reads of these pieces. Samples that are not due are read for the folder or the memory cache."""
         residents, caching = self._residents, self._caching
@@ -349,7 +371,8 @@ class Reads(Reprs, shows="under_way no_room"):
         pieces["chunk"], pieces["offset"] = places[starts] // epoch.plan.mapping.chunk_size, rows["offset"][starts]
         pieces["size"], pieces["span"] = np.add.reduceat(sizes, starts), np.diff(starts, append=len(places))
         pieces["samples"] = pieces["span"]
-        pieces["folder"] = folder_of_each(caching.holds(places), starts)
+        held = folder_of_each(caching.holds(places), starts)
+        pieces["folder"] = self._choose(pieces, held, now_s)
         vector, upto = residents.pool.vector(sizes, every, pages)
         ends = upto[np.append(starts[1:], len(places)) - 1].tolist()
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
@@ -360,18 +383,41 @@ class Reads(Reprs, shows="under_way no_room"):
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
         read = Read(next(self._numbers), pieces, vectors, places, heads, rows, epoch.plan, reserved)
-        return self._start(epoch, read, due)
+        return self._start(epoch, read, due, held)
 
-    def _start(self, epoch: Epoch, read: Read, due: NDArray[Any]) -> Read:
-        """Start a read that loads the `due` samples of an epoch, and perhaps others."""
+    def _choose(self, pieces: NDArray[np.void], held: NDArray[np.int8], now_s: float) -> NDArray[np.int8]:
+        """Return the source of each piece: the folder that holds it, or the storage if draws wait for a slow one."""
+        if self._sources is None:
+            return held
+        if self._epochs.lives.draws():
+            self._sources.on_draw_waits(now_s)
+        return self._sources.choose(pieces["size"], held, now_s)
+
+    def _spare(self, read: Read, failed: tuple[int, ...]) -> NDArray[np.int8]:
+        """Return the folder that holds each piece of a read that has failed in the storage; 0 if none does."""
+        failing = np.isin(np.arange(len(read.pieces)), failed) & (read.pieces["folder"] == 0)
+        return np.where(failing, self._held(read), np.int8(0))
+
+    def _held(self, read: Read) -> NDArray[np.int8]:
+        """Return the folder that holds each piece of a read; 0 if none does."""
+        samples = read.pieces["samples"].astype(np.int64)
+        return folder_of_each(self._caching.holds(read.places), np.cumsum(samples) - samples)
+
+    def _start(self, epoch: Epoch, read: Read, due: NDArray[Any], held: NDArray[np.int8]) -> Read:
+        """Start a read that loads the `due` samples of an epoch, and perhaps others.
+
+        `held`: the folder that holds each piece, 0 if none does.
+        """
         self._caching.on_read_started(epoch.number, self._epochs.lives)
         epoch.states.start(due)
         others = self._early.start(read.places, epoch) if self._early is not None and epoch.plan.shares else []
         self.waits[read.number] = Waits(epoch, others)
-        return self._begin(read)
+        return self._begin(read, held)
 
-    def _begin(self, read: Read) -> Read:
+    def _begin(self, read: Read, held: NDArray[np.int8] | None = None) -> Read:
         self.under_way += read.count
+        if self._sources is not None:
+            self._sources.on_started(read, read.pieces["folder"] if held is None else held)
         folders = read.pieces["folder"]
         if folders.any():
             for number, counters in enumerate(self._counters.cache, 1):

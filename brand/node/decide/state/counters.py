@@ -134,6 +134,10 @@ class CacheCounters:
     written_bytes: int = 0
     bad: int = 0
     """Samples of the folder that could not be read from it."""
+    bypassed: int = 0
+    """Reads of samples in the folder that used the storage, because it was expected to be faster."""
+    misjudged: int = 0
+    """Reads of `bypassed` that failed, or took longer than the folder was expected to take."""
 
     def add_started(self, pieces: NDArray[np.void]) -> None:
         """Count reads that begin: pieces of dtype `PIECE`."""
@@ -145,6 +149,12 @@ class CacheCounters:
 
     def add_lost(self, samples: int) -> None:
         self.bad += samples
+
+    def add_bypassed(self) -> None:
+        self.bypassed += 1
+
+    def add_misjudged(self) -> None:
+        self.misjudged += 1
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
