@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from brand.node.decide.reads.sources import FEWEST, LEAST_S, MARGIN, RETRY_S, fa
 from brand.node.serve import server as serving
 from brand.node.serve.recording import Recorder, replay
 from brand.node.setup.caching import Cache, cache_reader
+from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.io.vectored import VectorReader
 from brand.testing.node import running_server
 from tests import places
@@ -27,7 +29,9 @@ from tests.node.test_cache_serving import bytes_of
 from tests.node.test_caching import CHUNK, ORDER, SIZES, _something, facts
 from tests.node.world import World
 from tests.rounds import Chance, examples, rounds
-from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
+from tests.several_nodes.support import Rank, all_open, check_epoch, draw_in_step, node_of
+from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = places.EVERYWHERE
 
@@ -215,3 +219,32 @@ def test_a_server_leaves_a_slow_folder(
                 break
     assert told["reads"] > 0
     assert (told["bypassed"] > 0) == (lies_in == "folder")
+
+
+@pytest.mark.slow
+@places.IN_A_FOLDER
+def test_one_of_three_nodes_leaves_its_slow_folder(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others use theirs, and each sample comes once to the rank and at the position of the plan."""
+
+    def reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:
+        inner = cache_reader(folder, page_cache=page_cache)
+        slow = os.path.realpath(folder.part_file(0)).startswith(f"{tmp_path}/1/")
+        return SlowReader(inner) if slow else inner
+
+    monkeypatch.setattr(serving, "cache_reader", reader)
+    caches = [Cache(tmp_path / str(node), f"{bytes_of(texts) // 24}B") for node in range(3)]
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.3, caches=caches) as cluster:
+        servers = [cluster.servers[node] for node in range(3)]
+        wait_until(lambda: all_open(cluster), "all streams are open")
+        clients = [stack.enter_context(closing(node_of(texts, server.address))) for server in servers]
+        ranks = [Rank(client, order_of(texts, STRIPES), rank, 3) for rank, client in enumerate(clients)]
+        for epoch in range(20):
+            draw_in_step(ranks, [epoch])
+            check_epoch(ranks, epoch)
+            told = [server.facts()["cache"] for server in servers]
+            if told[1]["bypassed"]:
+                break
+    assert told[1]["bypassed"] > 0
+    assert all(cache["reads"] > 0 for cache in told)
