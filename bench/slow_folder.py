@@ -129,9 +129,9 @@ def main() -> None:
             found = measure(path, given.work / f"folder-{len(rows)}", Disk(name, seek_s))
             shares = (f"{100 * found[source]:.0f}" for source in ("folder", "storage"))
             counts = (str(found[each]) for each in ("bypassed", "misjudged"))
-            rows.append([name, choice, f"{statistics.median(found['seconds']):.2f}", *shares, *counts])
+            rows.append([f"{name}, {choice}", f"{statistics.median(found['seconds']):.2f}", *shares, *counts])
             results[f"{name}, {choice}"] = found
-    show(table(["disk", "source", "s", "folder %", "storage %", "bypassed", "misjudged"], rows))
+    show(table(["disk, source", "s", "folder %", "storage %", "bypassed", "misjudged"], rows))
     if given.out:
         save(given.out, __doc__, {"samples": given.samples, "memory": MEMORY, "folder": FOLDER}, [], results)
 
