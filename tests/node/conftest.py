@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import brand
+from brand.node.decide.reads import sources
 
 SAMPLES = 1200
 
@@ -23,3 +24,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [{"number": number, "text": text(number)} for number in range(SAMPLES)]
     brand.pack(samples, target, {"number": "int", "text": "str"}, chunk_size=32, compression="none", jobs=1)
     return target
+
+
+@pytest.fixture
+def folders_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cache folder is too slow, however busy this machine is: tests count the reads of folder and storage."""
+    monkeypatch.setattr(sources, "LEAST_S", float("inf"))

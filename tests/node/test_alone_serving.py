@@ -48,6 +48,7 @@ def at_rest(server: RunningServer) -> bool:
     return quiet(server) and bool(server.facts()) and quiet(server)
 
 
+@pytest.mark.usefixtures("folders_always")
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["auto", "frequency", "even"])
 def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Placement) -> None:

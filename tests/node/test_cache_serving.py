@@ -34,7 +34,7 @@ from tests.node.support import drawing
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import Disk, wait_until
 
-pytestmark = places.EVERYWHERE
+pytestmark = [places.EVERYWHERE, pytest.mark.usefixtures("folders_always")]
 
 ALL = 10**9
 

@@ -166,6 +166,7 @@ def test_the_profile_says_whether_units_are_read(texts: Path, tmp_path: Path, mo
     assert found == [1, 1, 8]
 
 
+@pytest.mark.usefixtures("folders_always")
 @pytest.mark.slow
 def test_a_real_server_reads_whole_units(texts: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Far fewer operations in the first epoch, no byte twice, and none in the next."""
