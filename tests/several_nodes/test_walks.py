@@ -62,6 +62,13 @@ def test_trainings_in_lock_step_never_wait_for_ever(chance: Chance, caplog: pyte
 
 
 @pytest.mark.slow
+def test_a_run_is_released_after_the_stream_that_told_of_it_has_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A walk that left a run on a node: the vote that names the run arrived after the stream's opening was noted."""
+    caplog.set_level(logging.CRITICAL)
+    walk(389, 600, sharing=True, in_step=True)
+
+
+@pytest.mark.slow
 @rounds(1)
 def test_samples_larger_than_a_message_take_pages_once(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
     """They are sent in parts: a stream that ends between two parts, or a node that is slow, leaves no page behind."""

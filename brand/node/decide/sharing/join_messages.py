@@ -91,10 +91,12 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
             self._sharing.on_drawn(key)
 
     def on_stream_open(self, node: NodeNumber) -> None:
-        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
+        """Report everything again to a node after a stream to or from it has opened: it may have restarted.
+
+        It may also have kept what came over the other stream, so runs are released as before.
+        """
         self._leading.on_stream_open(node)
         self._told[node].clear()
-        self._shown[node].clear()
         self._changes += 1
 
     # -- to other nodes ----------------------------------------------------------------------------------------------
