@@ -14,6 +14,10 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Final
 
+# `np.unique` imports it when it is first called, and NumPy's import recurses without end if two threads do this at the
+# same time. It is here because all of Brand that has threads imports this package.
+import numpy.ma  # noqa: F401
+
 from brand.native.borrowed import lend
 
 WANTED: Final = os.environ.get("BRAND_NATIVE") != "0"

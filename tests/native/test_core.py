@@ -367,3 +367,12 @@ def test_runs_of_pages_that_are_not_there_are_refused(head: int, count: int) -> 
         pages.copy_runs(*runs)
     with without_core(), pytest.raises(ProtocolError, match="do not exist"):
         pages.copy_runs(*runs)
+
+
+@pytest.mark.parametrize(
+    "module", ["torch", "node.serve.process", "node.client.client", "chunker", "collect", "cli.main"]
+)
+def test_no_thread_is_the_first_to_call_for_a_part_of_numpy(module: str) -> None:
+    """`np.unique` imports `numpy.ma` late, and two threads in that import recurse without end: it is there before."""
+    code = f"import sys, brand.{module}; print('numpy.ma' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -107,7 +107,7 @@ def test_the_source_is_that_of_the_obvious_model(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("order", [ORDER, UNIFORM], ids=["stripes", "uniform"])
 def test_reads_leave_a_folder_that_is_slow(order: dict[str, Any]) -> None:
-    """What is drawn is the same; none of the storage's reads takes longer than the folder's, so that none is wrong."""
+    """Ranks get the same samples. No guess is wrong: each read of the storage is shorter than one of the folder."""
     slow, fast = timed(0.001, 2.0), timed(0.001, 0.001)
     (_, first), (_, second) = hungry(slow, range(3), order)[1:]
     read = hungry(fast, range(3), order)[1:]

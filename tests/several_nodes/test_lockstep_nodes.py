@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ from brand.node.decide.sharing.consensus import ANSWER_S
 from brand.node.decide.sharing.job_sharing import AWAY_S, GATHER_S
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import alone
-from brand.orders.order import Order
 from brand.orders.policies.other_systems import CoordlPolicy
 from tests import places
 from tests.made_orders import order_of
 from tests.rounds import Chance, rounds
-from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of
+from tests.several_nodes.support import all_open, draw_in_step
 from tests.several_nodes.test_leading import lose, release
-from tests.several_nodes.test_sharing_nodes import JOBS, check_jobs
+from tests.several_nodes.test_sharing_nodes import JOBS, check_jobs, ranks_of
 from tests.several_nodes.world import Cluster
 from tests.several_nodes.world import Rank as MadeRank
 from tests.support import wait_until
@@ -273,33 +271,3 @@ def test_real_servers_keep_the_jobs_in_step(texts: Path, nodes: int) -> None:
     drawn = sum(fact["fetched"] for fact in facts) / order.samples
     assert drawn == 2 * epochs
     assert sum(fact["read_bytes"] for fact in facts) / facts[0]["data_bytes"] / drawn < 0.7
-
-
-@places.EVERYWHERE
-def test_jobs_in_step_survive_the_death_of_the_leader(texts: Path) -> None:
-    """It only serves. Both jobs go on, and begin new epochs without it."""
-    order, epochs = order_of(texts, CoordlPolicy(4, 4, 2, 256)), 2
-    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.6) as cluster:
-        wait_until(lambda: all_open(cluster), "all nodes can be reached")
-        drawing = ranks_of(stack, texts, order, cluster.addresses[1:])
-        killed = threading.Event()
-
-        def between(batches: int) -> None:
-            if batches == 20:
-                cluster.kill(0)
-                killed.set()
-
-        draw_in_step([*itertools.chain(*drawing.values())], range(epochs), between)
-        assert killed.is_set()
-        check_jobs(drawing, epochs)
-
-
-def ranks_of(stack: ExitStack, path: Path, order: Order, addresses: Sequence[str]) -> dict[str, list[Rank]]:
-    """A rank of each job at each of these servers."""
-    return {
-        name: [
-            Rank(stack.enter_context(closing(node_of(path, address, name))), order, rank, len(addresses))
-            for rank, address in enumerate(addresses)
-        ]
-        for name in JOBS
-    }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.other_systems import CoordlPolicy
 from brand.orders.policies.shared_policy import SharedPolicy
 from tests import places
 from tests.made_orders import order_of
@@ -30,18 +34,23 @@ def check_jobs(drawing: dict[str, list[Rank]], epochs: int) -> None:
             assert np.sort(found).tolist() == list(range(ranks[0].order.samples))
 
 
+def ranks_of(stack: ExitStack, path: Path, order: Order, addresses: Sequence[str]) -> dict[str, list[Rank]]:
+    """A rank of each job at each of these servers."""
+    return {
+        name: [
+            Rank(stack.enter_context(closing(node_of(path, address, name))), order, rank, len(addresses))
+            for rank, address in enumerate(addresses)
+        ]
+        for name in JOBS
+    }
+
+
 def test_two_jobs_on_two_nodes_share_reads(texts: Path) -> None:
     """In processes joined by gRPC, in step: about half a read a draw, over both nodes."""
     order, epochs = order_of(texts, SharedPolicy(4, 4)), 4
     with ExitStack() as stack, servers(texts, 2, memory=0.25) as found:
         wait_until(lambda: all_reachable(found), "all nodes can be reached")
-        drawing = {
-            name: [
-                Rank(stack.enter_context(closing(node_of(texts, server.address, name))), order, rank, 2)
-                for rank, server in enumerate(found)
-            ]
-            for name in JOBS
-        }
+        drawing = ranks_of(stack, texts, order, [server.address for server in found])
         draw_in_step([*itertools.chain(*drawing.values())], range(epochs))
         check_jobs(drawing, epochs)
         facts = [server.facts() for server in found]
@@ -51,19 +60,15 @@ def test_two_jobs_on_two_nodes_share_reads(texts: Path) -> None:
     assert read / drawn < 0.7, "each job reads for itself"
 
 
-def test_jobs_survive_the_death_of_the_leader(texts: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "epochs", "memory"), [(SharedPolicy(4, 4), 3, 0.4), (CoordlPolicy(4, 4, 2, 256), 2, 0.6)]
+)
+def test_jobs_survive_the_death_of_the_leader(texts: Path, policy: Policy, epochs: int, memory: float) -> None:
     """It only serves. Both jobs go on, draw every sample once, and begin new epochs without it."""
-    order, epochs = order_of(texts, SharedPolicy(4, 4)), 3
-    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.4) as cluster:
+    order = order_of(texts, policy)
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=memory) as cluster:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")
-        where = cluster.addresses[1:]
-        drawing = {
-            name: [
-                Rank(stack.enter_context(closing(node_of(texts, address, name))), order, rank, 2)
-                for rank, address in enumerate(where)
-            ]
-            for name in JOBS
-        }
+        drawing = ranks_of(stack, texts, order, cluster.addresses[1:])
         killed = threading.Event()
 
         def between(batches: int) -> None:
@@ -81,13 +86,7 @@ def test_jobs_survive_the_restart_of_a_server(texts: Path) -> None:
     order, epochs = order_of(texts, SharedPolicy(4, 4)), 2
     with ExitStack() as stack, running_cluster(texts, nodes=2, memory=0.4) as cluster:
         wait_until(lambda: all_open(cluster), "all nodes can be reached")
-        drawing = {
-            name: [
-                Rank(stack.enter_context(closing(node_of(texts, address, name))), order, rank, 2)
-                for rank, address in enumerate(cluster.addresses)
-            ]
-            for name in JOBS
-        }
+        drawing = ranks_of(stack, texts, order, cluster.addresses)
 
         def between(batches: int) -> None:
             if batches == 12:

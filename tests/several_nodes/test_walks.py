@@ -55,7 +55,7 @@ def test_trainings_that_share_draw_alike_on_every_node(chance: Chance, caplog: p
 @pytest.mark.slow
 @rounds(1)
 def test_trainings_in_lock_step_never_wait_for_ever(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where ranks of one training do not step together, servers start anew, and reports are lost."""
+    """Neither if ranks of one training are at different positions, servers restart, or reports are lost."""
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
         walk(seed, STEPS, sharing=True, in_step=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.random import Philox
 from numpy.typing import NDArray
 
 from brand.formats.arrays import map_array, release
@@ -30,7 +31,7 @@ class SortKeys:
     """The keys of the samples of one stretch, in turn."""
 
     def __init__(self, seed: int, stretch: int = 0) -> None:
-        self._stream = np.random.Philox(key=np.array([seed, stretch], np.uint64))
+        self._stream = Philox(key=np.array([seed, stretch], np.uint64))
 
     def next(self, count: int) -> NDArray[np.uint64]:
         """Return the keys of the next `count` samples."""

@@ -18,8 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy.ma  # noqa: F401  # np.unique imports it when first called, without end if two threads call it at once
-
 from brand.errors import BrandError, pack_error
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Philox
 from numpy.typing import NDArray
 
 from brand.native import CORE
@@ -64,7 +65,7 @@ def bits(
         raise ValueError(f"word {first} is not the first of a block of four")
     key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
     counter = np.array([first // 4, stream, epoch, step], np.uint64)
-    return np.random.Philox(key=key, counter=counter).random_raw(count)
+    return Philox(key=key, counter=counter).random_raw(count)
 
 
 class Words:
