@@ -6,6 +6,7 @@ The samples are drawn by Brand or read file by file.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,9 @@ def main() -> None:
     if isinstance(loader, BrandLoader):
         show(f"{loader.dataset.stats()['received']} samples received")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # frees the model, which keeps gloo's threads: a process that ends with them may abort
+    dist.destroy_process_group()

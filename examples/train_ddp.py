@@ -8,6 +8,7 @@ torchrun --nnodes 3 --node-rank N --master-addr HOST --master-port 29500 example
 from __future__ import annotations
 
 import argparse
+import gc
 from functools import partial
 
 import torch
@@ -54,8 +55,9 @@ def main() -> None:
     dist.barrier()  # the lines of rank 0 first: two ranks that print at a time may print into one line
     print(f"rank {dist.get_rank()}: {data.stats()['received']:,} samples came from other nodes", flush=True)
     dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # frees the model, which keeps gloo's threads: a process that ends with them may abort
+    dist.destroy_process_group()

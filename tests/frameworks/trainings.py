@@ -6,6 +6,7 @@ process of a job, and `launch` returns the results.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import Dataset
 
 from brand.torch import BrandDataset, BrandSampler
@@ -98,6 +99,18 @@ def main(function: str, data: Path, folder: Path) -> None:
     options = json.loads((folder / "options.json").read_text())
     result = getattr(importlib.import_module(module), name)(data, folder, **options)
     (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(result))
+    leave_group()
+
+
+def leave_group() -> None:
+    """End the process group, and gloo's threads with it.
+
+    If such a thread frees a tensor while the interpreter ends, the process aborts (pytorch/pytorch#179291). A model of
+    `DistributedDataParallel` keeps the group, and is in a reference cycle.
+    """
+    gc.collect()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -358,6 +358,7 @@ for batch in BrandLoader(sampler.dataset, 5, sampler=sampler):
     shares.add(tuple(counts.tolist()))
 if dist.get_rank() == 0:
     print("shares", sorted(shares))
+dist.destroy_process_group()
 """
 
 Change = Callable[[dict[str, Any]], object]
