@@ -13,15 +13,17 @@ different samples. `alone`: each server reads what its own rank fetches. The pla
 server of the third node ends in the middle of the fifth epoch. Its rank waits until it has started again, a second
 later, with empty memory.
 
-Columns: bytes of an epoch, as a fraction of the data, from the second epoch on (`storage`, `peers`, `folder`; the rest
-is in memory), measured and predicted; `s`: measured seconds of an epoch; `direct`: samples that clients read past the
-servers, in all epochs. The prediction for connected servers is that of `brand simulate`. It cannot have servers that
-are alone, so theirs is a model of the fetches here (`alone_bytes`).
+All arms run five times, in turns. Tables: bytes of an epoch, as a fraction of the data, from the second epoch on, by
+source (the rest is in memory), measured and predicted; `s`: measured seconds of an epoch; `direct`: samples that
+clients read past the servers, in all epochs; `orders equal`: runs in which each rank got the samples of the first arm's
+first run, in their order. The prediction is that of `brand simulate`; no node dies in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,13 +41,10 @@ from brand import Cache
 from brand.errors import ServerError
 from brand.node.client.client import Client
 from brand.node.client.session import DrawResult
-from brand.node.decide.cache.keeping import AHEAD_MOST, AHEAD_SHARE
-from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, Placement
-from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import Nodes, choose_order, facts_of
-from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.setup.measure import stored_sizes
 from brand.node.setup.server_spec import ServerSpec
-from brand.orders.base.placement import choose_kept, place, unit_count
 from brand.orders.order import Order
 from brand.simulate.running import SimulatedRun, work_of
 from brand.simulate.storages import BUILT_IN
@@ -64,6 +63,7 @@ DIES: Final = 4
 """The epoch in which a node dies."""
 DEAD_S: Final = 1.0
 PATIENCE_S: Final = 60.0
+SOURCES: Final = ("storage", "peers", "folder")
 
 Bytes = NDArray[np.float64]
 """Bytes of each epoch from storage, from other nodes and from folders, shape (epochs, 3)."""
@@ -143,6 +143,8 @@ class Measured:
     direct: int
     cached: list[float]
     """Cached bytes of each node's memory at the end, as a fraction of the data."""
+    order: str
+    """A digest of the samples that each rank got in each epoch, in their order."""
 
 
 @contextmanager
@@ -167,7 +169,7 @@ def serve(
 
 def measure(arm: Arm, path: Path, order: Order, work: Path, limit: int, epochs: int) -> Measured:
     """Fetch epochs on all nodes. Raises `AssertionError` if a rank gets another sample than its plan's."""
-    data, counted, seconds = StoredDataSet(path), [np.zeros(3)], list[float]()
+    data, counted, seconds, order_of = StoredDataSet(path), [np.zeros(3)], list[float](), hashlib.sha256()
     before = np.zeros(3)  # of a server that has ended
     with ExitStack() as stack, serve(arm, path, work, limit, epochs) as (addresses, cluster):
         clients = [
@@ -194,11 +196,15 @@ def measure(arm: Arm, path: Path, order: Order, work: Path, limit: int, epochs: 
             draw_in_step(ranks, [epoch], between)
             seconds.append(time.monotonic() - began_s)
             check_epoch(ranks, epoch)
+            for each in ranks:
+                order_of.update(np.concatenate(each.drawn[epoch]).astype("<i8").tobytes())
             counted.append(_bytes(facts(), data.mean_bytes) + before)
         last = facts()
     stored = float(stored_sizes(data).sum())
     cached = [each["memory"]["cached"] / stored for each in last]
-    return Measured(np.diff(counted, axis=0), seconds, sum(each["direct"] for each in last), cached)
+    return Measured(
+        np.diff(counted, axis=0), seconds, sum(each["direct"] for each in last), cached, order_of.hexdigest()
+    )
 
 
 def _bytes(facts: Sequence[dict[str, Any]], mean_bytes: float) -> NDArray[np.float64]:
@@ -208,84 +214,32 @@ def _bytes(facts: Sequence[dict[str, Any]], mean_bytes: float) -> NDArray[np.flo
     return np.array([storage, sum(each["received_bytes"] for each in facts), folder], np.float64)
 
 
-def connected_bytes(path: Path, arm: Arm, limit: int, epochs: int) -> tuple[Order, Bytes]:
-    """Return the order of connected servers, and the prediction of `brand simulate`."""
+def predict(path: Path, arm: Arm, limit: int, epochs: int) -> tuple[Order, Bytes]:
+    """Return the order of connected servers, which all arms have, and the prediction of `brand simulate`."""
     data = StoredDataSet(path)
-    sizes = stored_sizes(data)
     order = choose_order(facts_of(data), 0, "uniform", None, MEMORY, Nodes(NODES, NODES, None))
-    cache_bytes = 0 if arm.placement is None else limit
-    run = SimulatedRun(sizes, order, MEMORY, None, NODES, NODES, BATCH, cache_bytes)
+    return order, simulated_bytes(order, stored_sizes(data), arm, limit, epochs)
+
+
+def simulated_bytes(order: Order, sizes: NDArray[np.uint32], arm: Arm, limit: int, epochs: int) -> Bytes:
+    """Return the prediction for an arm. No node dies in it."""
+    run = SimulatedRun(
+        sizes,
+        order,
+        MEMORY,
+        nodes=NODES,
+        ranks=NODES,
+        batch=BATCH,
+        cache_bytes=0 if arm.placement is None else limit,
+        connected=arm.connected,
+        placement=arm.placement or "auto",
+        epochs=epochs,
+    )
     found = np.zeros((epochs, 3))
     for epoch, works in enumerate(work_of(run, range(epochs))):
         for work in works:
             found[epoch] += [work.read_bytes + work.exact_bytes.sum(), work.sent_bytes, work.cache_bytes]
-    return order, found
-
-
-def alone_bytes(order: Order, sizes: NDArray[np.uint32], placement: Placement | None, limit: int, epochs: int) -> Bytes:
-    """Return a prediction for three servers that are alone, from the fetches of their ranks.
-
-    A server caches a random choice in memory, and in its folder samples that have no place in memory, from the time
-    that its rank has fetched them. With `frequency`, memory and folder get the samples that the rank fetches most
-    often, from the middle of the first epoch on. Until then the folder gets all samples, and keeps those that the
-    second epoch fetches until they are read. With `next`, the folder keeps after each epoch the samples that are
-    fetched soonest.
-    """
-    draws = np.stack([order.plan(epoch).sample_of for epoch in range(epochs)])
-    found = np.zeros((epochs, 3))
-    for rank in range(NODES):
-        mine = draws[:, rank::NODES]
-        counts = np.bincount(mine.ravel(), minlength=len(sizes))
-        random, often = _kept(order, sizes, None), _kept(order, sizes, -counts)
-        memory = often if placement == "frequency" else random
-        room = np.array([limit - limit // SLACK_SHARE if placement in ("next", "frequency") else limit])
-        cost = sizes.astype(np.int64) + (ON_TOP if placement in ("next", "frequency") else 0)
-        key = np.random.default_rng(rank).permutation(len(sizes)) / len(sizes)
-        placed = np.zeros(len(sizes), np.bool_)
-        if placement in ("even", "frequency"):
-            wanted = np.where(memory, np.inf, key - (counts if placement == "frequency" else 0))
-            placed = place(wanted, np.where(memory, 0, cost), room) > 0
-            placed &= ~memory
-        in_memory, in_folder = np.zeros((2, len(sizes)), np.bool_)
-        for epoch, drawn in enumerate(mine):
-            folder = in_folder[drawn]
-            stored = ~folder & ~in_memory[drawn]
-            found[epoch] += [sizes[drawn[stored]].sum(), 0, sizes[drawn[folder]].sum()]
-            early = drawn[: len(drawn) // 2] if epoch == 0 and placement == "frequency" else drawn[:0]
-            kept = memory[drawn] & (random[drawn] | ~np.isin(drawn, early))
-            in_memory[drawn[kept]] = True
-            if placement == "next":
-                here = in_folder.copy()
-                here[drawn] = True
-                here &= ~memory
-                in_folder = _soonest(here, mine[epoch + 1 :], cost, room, key)
-            else:
-                in_folder[drawn[placed[drawn]]] = True
-                in_folder &= placed
-                in_folder[np.intersect1d(early, mine[min(1, epochs - 1)])] = True
     return found
-
-
-def _kept(order: Order, sizes: NDArray[np.uint32], key: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    """Return a mask of the samples that the memory of a server that is alone caches."""
-    layout = lay_out(sizes, MEMORY, None, ALONE)
-    pages = layout.allocator.count - 1
-    room = pages - min(pages // AHEAD_SHARE, AHEAD_MOST // layout.allocator.page)
-    if key is not None:
-        key = np.pad(key, (0, unit_count(order.mapping, 1) - len(key)))
-    return choose_kept(order.plan(0), layout.pages_of, room, 1, order.seed, key=key)
-
-
-def _soonest(
-    here: NDArray[np.bool_], later: NDArray[Any], cost: NDArray[np.int64], room: NDArray[Any], key: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Return which of the samples `here` a folder keeps: those that the `later` epochs fetch soonest."""
-    until = np.full(len(cost), len(later), np.int64)
-    for distance in range(len(later) - 1, -1, -1):
-        until[later[distance]] = distance
-    fetched = here & (until < len(later))
-    kept: NDArray[np.bool_] = place(np.where(fetched, until + key, np.inf), np.where(fetched, cost, 0), room) > 0
-    return kept & fetched
 
 
 def pack(work: Path, samples: int) -> Path:
@@ -297,59 +251,99 @@ def pack(work: Path, samples: int) -> Path:
     return target
 
 
+def difference(measured: float, predicted: float) -> str:
+    """Return the difference from the prediction as a fraction of it; empty if nothing was predicted."""
+    return f"{100 * (measured / predicted - 1):+.1f} %" if predicted else ""
+
+
+def tables(
+    found: dict[str, list[Measured]], predicted: dict[str, Bytes], stored: int
+) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield the title, the columns and the rows of each table. `found` has the rounds of each arm."""
+    by_source, by_arm, by_epoch = list[list[str]](), list[list[str]](), list[list[str]]()
+    undisturbed = next(iter(found.values()))[0].order
+    none_of: dict[bool, float] = {}
+    for name, rounds in found.items():
+        shares = np.stack([each.bytes for each in rounds]) / stored
+        theirs = predicted[name] / stored
+        later = shares[:, 1:].mean(axis=1)
+        for source, label in enumerate(SOURCES):
+            ours, guess = later[:, source], float(theirs[1:, source].mean())
+            if not (ours.any() or guess):
+                continue
+            figures = [ours.mean(), ours.min(), ours.max(), guess]
+            cells = [f"{100 * figure:.1f}" for figure in figures]
+            by_source.append([name, label, *cells, difference(float(ours.mean()), guess)])
+            epochs = zip(shares[:, :, source].mean(axis=0), theirs[:, source], strict=True)
+            by_epoch.append([f"{name}: {label}", *(f"{100 * one:.1f}; {100 * other:.1f}" for one, other in epochs)])
+        storage = float(later[:, 0].mean())
+        of_none = storage / none_of.setdefault(name.startswith("connected"), storage)
+        seconds = [float(np.mean(each.seconds[1:])) for each in rounds]
+        direct = [each.direct for each in rounds]
+        equal = sum(each.order == undisturbed for each in rounds)
+        spread = f"{np.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        fetched = f"{np.mean(direct):.0f} ({min(direct)} to {max(direct)})"
+        by_arm.append([name, f"{of_none:.2f}", spread, fetched, f"{equal} of {len(rounds)}"])
+    columns = ["", "source", "mean", "least", "largest", "predicted", "difference"]
+    yield "an epoch after the first one, in per cent of the data", columns, by_source
+    columns = ["", "storage, of none", "s", "direct", "orders equal"]
+    yield "storage as a fraction of none, seconds of an epoch, direct reads", columns, by_arm
+    epochs = [str(epoch + 1) for epoch in range(len(theirs))]
+    yield "by epoch, in per cent of the data: mean of the runs; predicted", ["", *epochs], by_epoch
+
+
 def main() -> None:
     """Measure all arms, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="an empty scratch folder, for 1 GB")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--samples", type=int, default=2400)
+    parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each arm, in turns (%(default)s)")
     parser.add_argument("--only", nargs="*", help="names of arms")
     given = parser.parse_args()
     path = pack(given.work, given.samples)
     sizes = stored_sizes(StoredDataSet(path))
     stored, limit = int(sizes.sum(dtype=np.int64)), int(FOLDER * int(sizes.sum(dtype=np.int64)))
-    rows, by_epoch, results = list[list[str]](), dict[str, list[str]](), dict[str, Any]()
-    none_of: dict[bool, float] = {}
-    for arm in ARMS:
-        if given.only and arm.name not in given.only:
-            continue
-        progress(arm.name)
-        order, predicted = connected_bytes(path, arm, limit, given.epochs)
-        if not arm.connected:
-            predicted = alone_bytes(order, sizes, arm.placement, limit, given.epochs)
-        found = measure(arm, path, order, given.work / "folders", limit, given.epochs)
-        ours, theirs = found.bytes[1:].mean(axis=0) / stored, predicted[1:].mean(axis=0) / stored
-        none_of.setdefault(arm.connected, float(ours[0]))
-        pairs = [f"{100 * one:.1f}; {100 * other:.1f}" for one, other in zip(ours, theirs, strict=True)]
-        progress(f"{arm.name}: {', '.join(pairs)}; {found.direct} direct")
-        later_s = float(np.mean(found.seconds[1:]))
-        rows.append([arm.name, *pairs, f"{ours[0] / none_of[arm.connected]:.2f}", f"{later_s:.1f}", str(found.direct)])
-        for source, name in enumerate(("storage", "peers", "folder")):
-            if predicted[:, source].any() or found.bytes[:, source].any():
-                shares = zip(found.bytes[:, source] / stored, predicted[:, source] / stored, strict=True)
-                by_epoch[f"{arm.name}: {name}"] = [f"{100 * one:.1f}; {100 * other:.1f}" for one, other in shares]
-        results[arm.name] = {
-            "bytes": found.bytes.tolist(),
-            "predicted_bytes": predicted.tolist(),
-            "seconds": found.seconds,
-            "direct": found.direct,
-            "cached in memory": found.cached,
-        }
-    columns = ["", "storage %", "peers %", "folder %", "storage, of none", "s", "direct"]
-    show("\nan epoch after the first one, in per cent of the data: measured; predicted\n" + table(columns, rows))
-    epochs = [str(epoch + 1) for epoch in range(given.epochs)]
-    show(
-        "\nby epoch, in per cent of the data: measured; predicted\n"
-        + table(["", *epochs], ([k, *v] for k, v in by_epoch.items()))
-    )
+    found, predicted = dict[str, list[Measured]](), dict[str, Bytes]()
+    for turn in range(given.rounds):
+        for arm in ARMS:
+            if given.only and arm.name not in given.only:
+                continue
+            progress(f"{arm.name}, {turn + 1} of {given.rounds}")
+            order, predicted[arm.name] = predict(path, arm, limit, given.epochs)
+            folders = given.work / "folders"
+            measured = measure(arm, path, order, folders, limit, given.epochs)
+            found.setdefault(arm.name, []).append(measured)
+            shares = [100 * each[1:].mean(axis=0) / stored for each in (measured.bytes, predicted[arm.name])]
+            progress(f"{shares[0].round(1)}, predicted {shares[1].round(1)}, {sum(measured.seconds):.0f} s")
+            shutil.rmtree(folders, ignore_errors=True)
+    for title, columns, rows in tables(found, predicted, stored):
+        show(f"\n{title}\n{table(columns, rows)}")
     if given.out:
         settings = {
             "samples": given.samples,
             "epochs": given.epochs,
+            "rounds": given.rounds,
             "memory": MEMORY,
             "folder": FOLDER,
             "batch": BATCH,
+        }
+        results = {
+            name: {
+                "predicted_bytes": predicted[name].tolist(),
+                "rounds": [
+                    {
+                        "bytes": each.bytes.tolist(),
+                        "seconds": each.seconds,
+                        "direct": each.direct,
+                        "cached in memory": each.cached,
+                        "order": each.order,
+                    }
+                    for each in rounds
+                ],
+            }
+            for name, rounds in found.items()
         }
         save(given.out, __doc__, settings, [], results)
 

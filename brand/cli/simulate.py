@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -18,13 +18,14 @@ from brand.cli.jobs import JobsQuery, show_jobs
 from brand.cli.output import duration, echo, empty_figure, new_table, print_json, save_figure, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
+from brand.node.decide.state.choosing import Placement
 from brand.node.setup.memory import check_unit, parse_size
 from brand.orders import Slots, Stripes, Uniform
 from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
-from brand.simulate.whatif import Case, Data, Prediction, Price, answer, data_of, imagine
+from brand.simulate.whatif import MOVES, Case, Data, Prediction, Price, Servers, answer, data_of, imagine
 from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _OF_JOBS: Final = frozenset(
     )
 )
 """Options that `--job` accepts."""
-_UNSAID: Final = {"chosen", "0"}
+_UNSAID: Final = {"chosen", "0", "connected", "auto"}
 """Values of options that are not used."""
 _NEAR: Final = 1.05
 """Memories whose epochs take at most this many times the training time count as enough."""
@@ -76,10 +77,12 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("memory", "Memory of a node: 16GB, or a share of the data such as 0.25. Default: 0.25.")
 @_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
+@_several("placement", "Samples of the cache folder: auto, even, next or frequency. Default: auto.")
 @click.option("--cache-storage", default="nvme", show_default=True, help="Storage of the cache folder, as --storage.")
 @_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
+@_several("servers", "Of several nodes: connected, or alone (each reads what its own ranks fetch). Default: connected.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
 @click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
 @click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
@@ -192,12 +195,18 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
     protocols = _values("order", given, "stripes", _protocol)
     stripes: list[tuple[str, int | None]] = [*_values("stripe", given, None, _whole("stripe"))] or [("chosen", None)]
     nodes = _values("nodes", given, "1", _whole("nodes"))
-    if math.prod(len(each) for each in (memories, caches, storages, protocols, stripes, nodes)) > _MOST_ROWS:
+    servers: list[tuple[str, Servers]] = _values("servers", given, "connected", _one_of("servers", get_args(Servers)))
+    placements: list[tuple[str, Placement]]
+    placements = _values("placement", given, "auto", _one_of("placement", get_args(Placement)))
+    if given["placement"] and not any(cache for _, cache in caches):
+        raise UsageError("--placement belongs to a cache folder: give --cache, too")
+    if given["servers"] and all(count == 1 for _, count in nodes):
+        raise UsageError("--servers belongs to several nodes: give --nodes, too")
+    choices = memories, caches, storages, protocols, stripes, nodes, servers, placements
+    if math.prod(len(each) for each in choices) > _MOST_ROWS:
         raise UsageError(f"that makes more than {_MOST_ROWS} rows: give fewer values")
     cases = []
-    for memory, cache, storage, order, stripe, count in itertools.product(
-        memories, caches, storages, protocols, stripes, nodes
-    ):
+    for memory, cache, storage, order, stripe, count, server, placement in itertools.product(*choices):
         chosen: OrderOption = order[1]
         if stripe[1] is not None:
             if not isinstance(chosen, Stripes):
@@ -206,9 +215,10 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
         network, train = given["network"] * 1e9 / 8, given["train"] or math.inf
         machine = Machine(storage[1], cache_storage, network, train, given["decode"] / 1000, given["threads"])
         same = {name: given[name] for name in ("ranks", "batch", "epochs")}
-        case = Case(machine, memory[1], cache=cache[1], order=chosen, nodes=count[1], **same)
+        same |= {"nodes": count[1], "servers": server[1], "placement": placement[1]}
+        case = Case(machine, memory[1], cache=cache[1], order=chosen, **same)
         named = {"memory": memory, "cache": cache, "storage": storage, "order": order}
-        named |= {"stripe": stripe, "nodes": count}
+        named |= {"stripe": stripe, "nodes": count, "servers": server, "placement": placement}
         cases.append((case, {name: each[0] for name, each in named.items()}))
     return cases
 
@@ -249,6 +259,15 @@ def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
     if name not in known or colon:
         raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
     return known[name]
+
+
+def _one_of(name: str, known: tuple[_T, ...]) -> Callable[[str], _T]:
+    def parse(text: str) -> _T:
+        if text not in known:
+            raise UsageError(f"--{name} {text}: give {', '.join(map(str, known[:-1]))} or {known[-1]}")
+        return known[known.index(text)]  # type: ignore[arg-type]
+
+    return parse
 
 
 def _whole(name: str) -> Callable[[str], int]:
@@ -304,7 +323,7 @@ def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
     for name in names:
         table.add_column(name, justify="left" if name == "sets the pace" else "right")
     for row in rows:
-        found, counts = row.answer, row.answer.counts[-1]
+        found, counts = row.answer, row.answer.later_counts
         cells = [row.named[name] for name in varying]
         cells += [duration(found.paces[0].seconds), duration(found.later.seconds)]
         cells += [f"{found.later.waits:.0%}"] if waits else []
@@ -325,6 +344,8 @@ def _sentences(rows: list[_CaseRow], varying: list[str]) -> list[str]:
         said.append(f"With {which} later epochs come within {over:.0%} of training alone")
     if any(row.case.cache and not row.answer.cached_bytes for row in rows):
         said.append("A cache folder that is no faster than the storage, or has no room for a stripe, is not used")
+    if any(row.case.servers == "connected" and row.case.nodes > 1 and row.named["placement"] in MOVES for row in rows):
+        said.append("The cache folders of connected servers use the placement even")
     if first.named["storage"] in (_ASSUMED, ASSUMED_STORE):
         said.append("The storage was not measured (`brand profile`): --storage says which it is")
     return said

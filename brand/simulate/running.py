@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
-from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch, to_read
 from brand.node.decide.state.instructions import MakePlan
-from brand.node.decide.state.members import Members
+from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.states import GONE
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
@@ -45,6 +46,7 @@ from brand.orders.base.placement import unit_at
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
+from brand.simulate.alone import FetchedEpochs
 
 _NAME = "simulated"
 
@@ -71,6 +73,12 @@ class SimulatedRun:
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
     """Bytes in flight that keep the storage busy (`brand.storage.profile.profile.busy_bytes`)."""
+    connected: bool = True
+    """Whether the servers of the nodes are connected. If not, each of them reads what its own ranks draw."""
+    placement: Placement = "auto"
+    """Placement of the cache folders."""
+    epochs: int | None = None
+    """Epochs of the run. The placement `frequency` needs them."""
 
     @property
     def iterations(self) -> int:
@@ -159,19 +167,25 @@ def _work(run: SimulatedRun, nodes: list[_Node], epoch: int) -> list[EpochWork]:
 
 class _Node:
     def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
-        members = Members(node, run.nodes)
+        members = Members(node, run.nodes) if run.connected else ALONE
+        self._node = node
         layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
         pool = PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of)
-        self._residents = Residents(pool, run.nodes)
+        self._residents = Residents(pool, members.nodes)
         cache, held = None, np.zeros(len(run.sizes), np.bool_)
         if run.cache_bytes:
-            cache = CacheStart((FolderStart("", held, run.cache_bytes),), run.sizes, whole_unit=run.whole_unit)
+            folder = FolderStart("", held, run.cache_bytes)
+            whole_unit = run.whole_unit if run.connected else 1
+            cache = CacheStart((folder,), run.sizes, run.placement, run.epochs, whole_unit)
         data = StoredChunks(_NoIndex(), run.order.chunk_size, StorageFacts(run.busy_bytes))
         self._state = NodeState(data, self._residents, members, 0, layout.remote_pages, cache)
         for other in members.others:
             self._state.handle(StreamOpens(other, asks=True), 0.0)
         self._number = RunNumber(0)
+        self._fetched = FetchedEpochs(self._state)
+        self._unsettled = False
+        """Whether a server that is alone does not know all its ranks yet (`brand.node.decide.cache.keeping`)."""
         self._placed = held
         """Whether each sample has a place in the cache folder, shape (samples,)."""
         self._cached: Mask | None = None
@@ -182,10 +196,11 @@ class _Node:
             self._number = said.run
 
     def begin(self, epoch: int, nodes: list[_Node]) -> None:
-        for rank in self._run.ranks_of(self._members.node):
+        for rank in self._run.ranks_of(self._node):
             announcement = Announcement(epoch, 0, rank, self._run.ranks)
             self._state.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
-        for said in (node.announce(epoch) for node in nodes if node is not self):
+        others = [node for node in nodes if node is not self] if self._run.connected else []
+        for said in (node.announce(epoch) for node in others):
             self._state.handle(said, 0.0)
 
     def announce(self, epoch: int) -> NodeSays:
@@ -197,30 +212,66 @@ class _Node:
 
     def work(self, plan: EpochPlan, read_of: NDArray[Any], number: int) -> EpochWork:
         """Return the work of the node for an epoch whose plan is made. Afterwards its cached samples are in memory."""
-        kept_pages = self._residents.kept_pages
-        self._step(plan, read_of)  # the plan is made
+        kept_pages, caching = self._residents.kept_pages, self._state.core.caching
+        self._step(plan, read_of, number)  # the plan is made
         while self._state.hurries:  # the epoch begins, in several steps
-            self._step(plan, read_of)
-        self._step(plan, read_of)  # the cached samples are chosen
+            self._step(plan, read_of, number)
+        self._step(plan, read_of, number)  # the cached samples are chosen
         live = self._state.core.epochs.get((self._number, number))
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
+        if not self._run.connected:
+            self._fetched.hold_present(live.epoch)
+            self._cached = (caching.holds(np.arange(len(self._run.sizes))) > 0) & ~self._residents.kept()
         work = self._count(live.epoch, plan, read_of, kept_pages)
+        if not self._run.connected:
+            self._fetch(live.epoch, plan, read_of, number)
+            return work
         self._fill(live.epoch)
         if self._cached is None and self._run.cache_bytes:
             self._cached = self._placed & ~self._residents.kept()
         return work
 
-    def _step(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
-        """Do the work of a server's planner. There is nothing to read and no node to notify."""
-        for instruction in self._state.step(0.0, {}):
+    def _step(self, plan: EpochPlan, read_of: NDArray[Any], epoch: int) -> bool:
+        """Do the work of a server's planner. There is nothing to read and no node to notify.
+
+        Return whether there was any work. `plan` is that of `epoch`.
+        """
+        instructions = self._state.step(0.0, {})
+        for instruction in instructions:
             match instruction:
-                case MakePlan(key):
+                case MakePlan(key) if key[1] == epoch:
                     self._state.handle(PlanMade(key, plan, read_of), 0.0)
+                case MakePlan(key):
+                    later = self._run.order.plan(key[1])
+                    self._state.handle(PlanMade(key, later, read_of_sample(later)), 0.0)
                 case ChooseCached(number):
                     kept = instruction.kept(self._residents.pages_of)
                     cached, since = instruction.cached(kept), instruction.since
                     self._state.handle(KeptChosen(number, kept, cached, since, instruction.whole_unit), 0.0)
                     self._placed = self._placed if cached is None else cached > 0
+                    self._unsettled = instruction.follow is not None and instruction.follow.way == "coming"
+        if not self._run.connected:
+            self._fetched.write(instructions)
+        return bool(instructions)
+
+    def _fetch(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any], number: int) -> None:
+        """End the epoch of a server that is alone: its ranks have drawn their samples.
+
+        In the middle of the first epoch the server settles its ranks, and the next epoch begins to be read ahead.
+        """
+        mine = plan.sample_of[self._drawn_here(np.arange(len(plan.sample_of)))]
+        half = -(-len(mine) // 2) if self._unsettled else 0
+        self._fetched.fetch(epoch, mine[:half])
+        if half:
+            self._state.core.epochs.want((self._number, number + 1))
+            while self._step(plan, read_of, number) or self._state.hurries:
+                pass
+            for rank in epoch.here:
+                positions = epoch.division.positions(rank)
+                epoch.progress.add_drawn(rank, positions[: -(-len(positions) // 2)])
+            while self._step(plan, read_of, number):
+                pass
+        self._fetched.fetch(epoch, mine[half:])
 
     def _fill(self, epoch: Epoch) -> None:
         """End the epoch: the samples that it has read and was to cache are now in memory."""
@@ -268,6 +319,7 @@ class _Node:
             if self._cached is not None:
                 np.add.at(cached, read, self._cached[part][due])
         numbers = epoch.reads.rest()
+        numbers = numbers[held[numbers] > 0]  # all samples of the other reads are in memory by now
         table, from_cache = plan.reads_at(numbers), (cached == held)[numbers]
         spans = table["count"].astype(np.int64)
         ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
@@ -291,7 +343,8 @@ class _Node:
             due, mine = epoch.states.due(places), epoch.owner_of(places) == self._members.node
             np.add.at(found.freed_pages, iteration, np.where(mine & due & ~residents.to_keep(places), pages, 0))
             drawn = self._drawn_here(positions)
-            comes, alone = drawn & ~mine & due, drawn & ~due & ~(mine & kept[places])
+            gone = epoch.states.are(GONE, places)
+            comes, alone = drawn & ~mine & due, drawn & gone & ~(mine & kept[places])
             np.add.at(found.received, iteration, comes)
             np.add.at(found.received_pages, iteration, np.where(comes, pages, 0))
             np.add.at(found.exact_reads, iteration, alone)
@@ -305,7 +358,7 @@ class _Node:
         return found
 
     def _drawn_here(self, positions: NDArray[Any]) -> Mask:
-        here: Mask = drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
+        here: Mask = drawer_of(positions, self._run.nodes, self._run.ranks) == self._node
         return here
 
 

@@ -9,12 +9,13 @@ of a pool. Its figures are multiplied.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
@@ -25,6 +26,10 @@ from brand.simulate.pace import EpochTimes, Machine, pace
 from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 
+Servers = Literal["connected", "alone"]
+"""Whether the servers of several nodes send each other samples. If not, each reads what its own ranks draw."""
+MOVES: Final = ("next", "frequency")
+"""Placements that follow the draws of a node's ranks."""
 MOST: Final = 1 << 25
 """The most samples that are planned one by one, if all count as the mean size."""
 
@@ -86,11 +91,21 @@ class Case:
     """Capacity of each node's cache folder, in stored bytes or as a fraction of the data; None: no folder."""
     order: OrderOption = "stripes"
     nodes: int = 1
+    servers: Servers = "connected"
+    placement: Placement = "auto"
+    """Placement of the cache folders. `frequency` counts the draws of all `epochs`."""
     ranks: int = 1
     """Ranks of each node."""
     batch: int = 256
     epochs: int = 3
     seed: int = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether to simulate the servers as one cluster: they are connected, or one server reads everything."""
+        if self.nodes == 1:
+            return self.placement not in MOVES
+        return self.servers == "connected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,8 @@ class Prediction:
     """Bytes in their cache folders after the first epoch."""
     counts: list[Counts]
     paces: list[EpochTimes]
+    later_counts: Counts
+    """The work of a later epoch: the last one. The mean if servers are alone, since their epochs differ."""
 
     @property
     def later(self) -> EpochTimes:
@@ -139,7 +156,7 @@ class Prediction:
 
     def cost(self, price: Price, nodes: int) -> float:
         """Return the price of a later epoch."""
-        counts, hours = self.counts[-1], self.later.seconds / 3600
+        counts, hours = self.later_counts, self.later.seconds / 3600
         operations = (counts.reads + counts.direct) / 1000
         return operations * price.thousand_reads + counts.read_bytes / 1e9 * price.gigabyte + hours * nodes * price.hour
 
@@ -169,20 +186,35 @@ def answer(data: Data, case: Case) -> Prediction:
     option = case.order
     if isinstance(option, Pool):
         option = Pool(max(1, round(option.chunks / data.parts)))
-    order = choose_order(facts, case.seed, option, None, memory, Nodes(case.nodes, ranks, case.peer_memory))
+    cluster = Nodes(case.nodes if case.connected else 1, ranks, case.peer_memory)
+    order = choose_order(facts, case.seed, option, None, memory, cluster)
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
     memories, nodes = (memory, case.peer_memory), (case.nodes, ranks)
-    busy_bytes = case.machine.storage.busy_bytes
-    run = SimulatedRun(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
+    run = SimulatedRun(
+        data.sizes,
+        order,
+        *memories,
+        *nodes,
+        case.batch,
+        cache_bytes,
+        whole_unit,
+        busy_bytes=case.machine.storage.busy_bytes,
+        connected=case.connected,
+        placement=case.placement,
+        epochs=case.epochs,
+    )
     works = list(work_of(run, range(case.epochs)))
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
+    counts = [_sum(epoch) for epoch in works]
+    later = counts[-1] if case.connected else _mean(counts[1:])
     return Prediction(
         order,
         round(data.parts * works[0][0].memory_bytes),
         round(data.parts * sum(work.kept_bytes for work in works[-1])),
         round(data.parts * sum(work.cached_bytes for work in works[-1])),
-        [_sum(epoch).times(data.parts) for epoch in works],
+        [each.times(data.parts) for each in counts],
         paces,
+        later.times(data.parts),
     )
 
 
@@ -216,6 +248,10 @@ def _of_part(memory: Memory, data: Data) -> Memory:
 
 def _sum(works: list[EpochWork]) -> Counts:
     return Counts(*(sum(getattr(work, name) for work in works) for name in Counts.__slots__))
+
+
+def _mean(counts: list[Counts]) -> Counts:
+    return Counts(*(round(sum(getattr(each, name) for each in counts) / len(counts)) for name in Counts.__slots__))
 
 
 def _times(one: EpochTimes, parts: float) -> EpochTimes:
