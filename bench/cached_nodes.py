@@ -274,8 +274,8 @@ def tables(
             figures = [ours.mean(), ours.min(), ours.max(), guess]
             cells = [f"{100 * figure:.1f}" for figure in figures]
             by_source.append([name, label, *cells, difference(float(ours.mean()), guess)])
-            epochs = zip(shares[:, :, source].mean(axis=0), theirs[:, source], strict=True)
-            by_epoch.append([f"{name}: {label}", *(f"{100 * one:.1f}; {100 * other:.1f}" for one, other in epochs)])
+            pairs = zip(shares[:, :, source].mean(axis=0), theirs[:, source], strict=True)
+            by_epoch.append([f"{name}: {label}", *(f"{100 * one:.1f}; {100 * other:.1f}" for one, other in pairs)])
         storage = float(later[:, 0].mean())
         of_none = storage / none_of.setdefault(name.startswith("connected"), storage)
         seconds = [float(np.mean(each.seconds[1:])) for each in rounds]

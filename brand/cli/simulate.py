@@ -265,7 +265,7 @@ def _one_of(name: str, known: tuple[_T, ...]) -> Callable[[str], _T]:
     def parse(text: str) -> _T:
         if text not in known:
             raise UsageError(f"--{name} {text}: give {', '.join(map(str, known[:-1]))} or {known[-1]}")
-        return known[known.index(text)]  # type: ignore[arg-type]
+        return known[known.index(text)]
 
     return parse
 

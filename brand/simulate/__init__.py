@@ -2,6 +2,7 @@
 
 whatif     the time and the reads of a training, for each storage and memory that a user asks about
 running    the work of each node in each epoch
+alone      the contents of a server that is alone, through an epoch
 pace       the clock of a node
 storages   the time that a storage takes to read
 together   the reads of several jobs that share a data server

@@ -5,7 +5,8 @@ no read may start (`depth` 0). The epoch's queue of reads is then the list of re
 counts are those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples are all in
 the cache folder does not use the storage. If misses read whole units for the folder, they do so in the first epoch: the
 first miss of a unit with a place in the folder reads all of it. The other samples are read from the folder when they
-are due, or are in memory, if it caches them. Three things depend on time, and are left out:
+are due, or are in memory, if it caches them. Servers that are alone go through each epoch (`alone`), since their memory
+and folders change with what their ranks draw. Three things depend on time, and are left out:
 
 - At the end of an epoch a server reads ahead for the next one. A read whose samples are all still in memory is left
   out there, so with stripes of one or two samples a run may read a little less.

@@ -10,6 +10,8 @@ from brand.simulate import whatif
 from tests.support import brand
 
 IMAGINED = "--samples", "20000", "--mean-bytes", "100kB"
+SMALL = "--samples", "2000", "--mean-bytes", "100kB"
+FOLDERS = "--order", "uniform", "--memory", "0.1", "--cache", "0.2", "--storage", "hdd"
 
 
 def test_a_data_set_is_simulated_with_its_sizes(photos_set: Path) -> None:
@@ -65,6 +67,62 @@ def test_a_cache_folder_on_a_slow_disk_is_not_used() -> None:
     asked = "--storage", "nvme", "--cache", "1.0", "--cache-storage", "hdd"
     assert "no faster than the storage" in brand("simulate", *IMAGINED, *asked).out
     assert brand("simulate", *IMAGINED, *asked, "--json").json["rows"][0]["epochs"][1]["cache_reads"] == 0
+
+
+@pytest.mark.slow
+def test_servers_that_are_alone_read_what_their_ranks_fetch() -> None:
+    """Nothing is sent, and memory and folders hold other samples after each epoch. The default follows the ranks."""
+    asked = (
+        "--order",
+        "uniform",
+        "--memory",
+        "0.1",
+        "--nodes",
+        "4",
+        "--cache",
+        "0.2",
+        "--storage",
+        "hdd",
+        "--epochs",
+        "6",
+    )
+    alone = "--servers", "connected,alone", "--placement", "even,frequency,next,auto"
+    rows = brand("simulate", *SMALL, *asked, *alone, "--json").json["rows"]
+    assert len({row["epochs"][-1]["read_bytes"] for row in rows[:4]}) == 1  # connected: even
+    even, frequency, follows, auto = (sum(epoch["read_bytes"] for epoch in row["epochs"]) for row in rows[4:])
+    assert rows[0]["epochs"][-1]["read_bytes"] * 6 < follows == auto < frequency < even < 6 * 2000 * 100_000
+    assert all(epoch["sent_bytes"] == 0 for row in rows[4:] for epoch in row["epochs"])
+    out = brand("simulate", *SMALL, *asked, *alone).out
+    assert "The cache folders of connected servers use the placement even" in out
+
+
+def test_the_row_of_servers_that_are_alone_is_the_mean_of_later_epochs() -> None:
+    """Their epochs differ: with the placement next, a good epoch and a bad one take turns."""
+    asked = (
+        "--order",
+        "uniform",
+        "--memory",
+        "0.1",
+        "--nodes",
+        "4",
+        "--cache",
+        "0.2",
+        "--storage",
+        "hdd",
+        "--epochs",
+        "5",
+    )
+    told = (*IMAGINED, *asked, "--servers", "alone", "--placement", "next")
+    (row,) = brand("simulate", *told, "--json").json["rows"]
+    reads = [epoch["reads"] for epoch in row["epochs"][1:]]
+    assert len(set(reads)) > 1
+    assert f" {round(sum(reads) / 4):,} " in brand("simulate", *told).out
+
+
+def test_one_node_may_follow_its_ranks() -> None:
+    """It draws everything, so the next use is as good as a random choice, and `--servers` says nothing of it."""
+    even, follows = brand("simulate", *SMALL, *FOLDERS, "--placement", "even,next", "--json").json["rows"]
+    assert follows["epochs"][-1]["read_bytes"] == pytest.approx(even["epochs"][-1]["read_bytes"], rel=0.05)
 
 
 def test_prices_count_reads_bytes_and_hours() -> None:
@@ -139,6 +197,10 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         ((*IMAGINED, "--stripe", "4", "--order", "slots"), "belongs to order stripes"),
         ((*IMAGINED, "--stripe", "4", "--order", "pool:8"), "belongs to order stripes"),
         ((*IMAGINED, "--nodes", "two"), "1 or more"),
+        ((*IMAGINED, "--nodes", "2", "--servers", "apart"), "--servers apart: give connected or alone"),
+        ((*IMAGINED, "--servers", "alone"), "give --nodes, too"),
+        ((*IMAGINED, "--cache", "0.2", "--placement", "lru"), "give auto, even, next or frequency"),
+        ((*IMAGINED, "--placement", "next"), "give --cache, too"),
         ((*IMAGINED, "--nodes", ",".join(["1"] * 101)), "fewer values"),
         ((*IMAGINED, "--plot", "rows.txt"), ".png, .svg, .pdf"),
         (("photos.brand", *IMAGINED), "leave out DST"),

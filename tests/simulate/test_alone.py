@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import brand
 from brand import Cache
 from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, Placement
@@ -29,7 +28,6 @@ from brand.storage.profile.profile import busy_bytes, load_profile
 from brand.testing.node import RunningServer, running_server
 from tests.made_orders import order_of
 from tests.node.test_alone import SIZE, UNIFORM, Player
-from tests.node.test_cache_serving import written
 from tests.rounds import examples
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.simulate.test_running import runs
@@ -66,18 +64,20 @@ def _reads(run: SimulatedRun, node: int, epochs: range = range(EPOCHS)) -> list[
     return [(work.cache_reads, work.reads) for work in works]
 
 
-def _rest(server: RunningServer) -> None:
-    """Wait until a server reads and writes nothing more before its rank draws again."""
+def _rest(server: RunningServer) -> dict[str, Any]:
+    """Wait until a server that no rank draws from reads and writes nothing more. Return its facts."""
+    names = "reading", "reads", "memory", "cache"
 
     def facts() -> list[Any]:
         found = server.facts()
-        return [found["reading"], found["memory"], found["cache"]]
+        return [found[name] for name in names]
 
     def rests() -> bool:
         before = facts()
-        return before[0] == 0 and facts() == before
+        return before[0] == 0 and (before[-1] is None or before[-1]["state"] == "full") and facts() == before
 
-    wait_until(rests, "all that waits is written")
+    wait_until(rests, "memory and folder hold all that has a place")
+    return server.facts()
 
 
 def _memory(run: SimulatedRun, key: NDArray[np.int64] | None = None) -> set[int]:
@@ -129,6 +129,7 @@ def _slow_model(run: SimulatedRun, node: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [NODES, 2 * NODES])
 @pytest.mark.parametrize("placement", [None, *PLACEMENTS])
 def test_each_epoch_reads_what_a_slow_model_reads(placement: Placement | None, ranks: int) -> None:
@@ -195,9 +196,7 @@ def test_a_real_server_that_is_alone_counts_the_same(texts: Path, tmp_path: Path
     cache = Cache(tmp_path, f"{room}B") if room else None
     with running_server(texts, memory=0.4, cache=cache) as server, closing(node_of(texts, server.address)) as client:
         draw_in_step([Rank(client, order, rank, NODES)], range(warm))
-        if room:
-            written(server)
-        before = server.facts()
+        before = _rest(server)
         draw_in_step([Rank(client, order, rank, NODES)], [MAX_EPOCH])
         after = server.facts()
     work = works[rank]
@@ -206,28 +205,5 @@ def test_a_real_server_that_is_alone_counts_the_same(texts: Path, tmp_path: Path
     assert after["read_bytes"] - before["read_bytes"] == work.read_bytes
     assert after["direct"] == work.direct == 0
     if room:
-        assert before["cache"]["state"] == "full"
         assert after["cache"]["reads"] - before["cache"]["reads"] == work.cache_reads > 0
         assert after["cache"]["read_bytes"] - before["cache"]["read_bytes"] == work.cache_bytes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("placement", ["frequency", "next"])
-def test_a_real_server_whose_folder_follows_its_rank_reads_as_much(placement: Placement, tmp_path: Path) -> None:
-    """Within 5 % of the fetches. Nothing is on its way between two batches."""
-    samples, rng = 300, np.random.default_rng(0)
-    path = tmp_path / "set.brand"
-    rows = ({"data": rng.bytes(SIZE)} for _ in range(samples))
-    brand.pack(rows, path, {"data": "bytes"}, chunk_size=32, compression="none", jobs=1)
-    sizes, order = stored_sizes(StoredDataSet(path)), order_of(path, UniformPolicy(1))
-    room = int(0.2 * sizes.sum())
-    run = SimulatedRun(sizes, order, 0.2, None, NODES, NODES, 10, room)
-    run = replace(run, connected=False, placement=placement, epochs=EPOCHS)
-    cache = Cache(tmp_path, f"{room}B", placement=placement, epochs=EPOCHS)
-    with running_server(path, memory=0.2, cache=cache) as server, closing(node_of(path, server.address)) as client:
-        rank = Rank(client, order, 1, NODES, batch=10)
-        draw_in_step([rank], range(EPOCHS), lambda _: _rest(server))
-        facts = server.facts()
-    simulated = np.sum(_reads(run, 1), axis=0)
-    counted = facts["cache"]["reads"], facts["reads"]
-    assert counted == pytest.approx(simulated, abs=0.05 * EPOCHS * samples / NODES)
