@@ -273,7 +273,7 @@ def tables(
                 continue
             figures = [ours.mean(), ours.min(), ours.max(), guess]
             cells = [f"{100 * figure:.1f}" for figure in figures]
-            by_source.append([name, label, *cells, difference(float(ours.mean()), guess)])
+            by_source.append([f"{name}: {label}", *cells, difference(float(ours.mean()), guess)])
             pairs = zip(shares[:, :, source].mean(axis=0), theirs[:, source], strict=True)
             by_epoch.append([f"{name}: {label}", *(f"{100 * one:.1f}; {100 * other:.1f}" for one, other in pairs)])
         storage = float(later[:, 0].mean())
@@ -284,7 +284,7 @@ def tables(
         spread = f"{np.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
         fetched = f"{np.mean(direct):.0f} ({min(direct)} to {max(direct)})"
         by_arm.append([name, f"{of_none:.2f}", spread, fetched, f"{equal} of {len(rounds)}"])
-    columns = ["", "source", "mean", "least", "largest", "predicted", "difference"]
+    columns = ["", "mean", "least", "largest", "predicted", "difference"]
     yield "an epoch after the first one, in per cent of the data", columns, by_source
     columns = ["", "storage, of none", "s", "direct", "orders equal"]
     yield "storage as a fraction of none, seconds of an epoch, direct reads", columns, by_arm

@@ -82,7 +82,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
-@_several("servers", "Of several nodes: connected, or alone (each reads what its own ranks fetch). Default: connected.")
+@_several("servers", "Servers of the nodes: connected, or alone (each reads what its ranks fetch). Default: connected.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
 @click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
 @click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
