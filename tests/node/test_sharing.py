@@ -15,6 +15,7 @@ from brand.errors import UsageError
 from brand.node.decide.decoding.ahead import DecodeAhead
 from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.sharing.job_sharing import EarlyHolds
+from brand.node.decide.sharing.joins import far
 from brand.node.decide.state.epoch import reached
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
@@ -267,6 +268,117 @@ def test_the_fastest_job_makes_the_pace() -> None:
     world.now_s += IDLE_S + 1
     paced(world, jobs[:1], [60], 1)
     assert pacemaker() == [True, False]
+
+
+def is_resting(job: Job) -> bool:
+    """Whether a job is left out of what is cached and held."""
+    return job.world.core.epochs.features.is_resting(job.run, job.world.now_s)
+
+
+def test_a_job_rests_once_its_epoch_is_drawn_and_others_have_gone_on() -> None:
+    """As positions tell, without a clock: a job in the middle of its epoch does not rest, and one that begins neither."""
+    world = world_of(0.5)
+    first, second = Job(world, 1), Job(world, 2)
+    for _ in range(SAMPLES // 16):
+        first.draw(seconds=0)
+        second.draw(seconds=0)
+    while first.draw(seconds=0):
+        pass
+    assert not is_resting(second), "it is only slow"
+    while second.draw(seconds=0):
+        pass
+    assert is_resting(first)
+    first = Job(world, 1, epoch=1)
+    assert not is_resting(first)
+    for _ in range(far(SAMPLES) // 8):
+        first.draw(seconds=0)
+        assert not is_resting(second), "it may begin its next epoch at once"
+    first.draw(seconds=0)
+    assert is_resting(second)
+    ahead, early = world.core.epochs.lives[second.run, 1].live, world.turn.sharing
+    assert ahead is not None
+    assert early is not None
+    assert np.isinf(early.early.lead((second.run, 1), ahead, 0, world.now_s)), "what it holds goes first"
+    second = Job(world, 2, epoch=1)
+    assert not is_resting(second)
+    while first.draw(seconds=0) + second.draw(seconds=0):
+        pass
+    assert second.given() == list(range(SAMPLES))
+
+
+def test_a_job_that_stands_still_rests_if_that_is_longer_than_usual() -> None:
+    """In the middle of an epoch both must tell: the time since its last draw, and what others have drawn since."""
+    world = world_of(0.5)
+    first, second = Job(world, 1), Job(world, 2)
+    for _ in range(8):  # eight seconds lie between draws of the second one
+        second.draw(seconds=0)
+        first.draw(seconds=8)
+    for _ in range(far(SAMPLES) // 8):
+        first.draw(seconds=0)
+    assert not is_resting(second)
+    first.draw(seconds=0)
+    assert not is_resting(second)
+    first.draw(seconds=8)
+    assert is_resting(second)
+    second.draw(seconds=0)
+    assert not is_resting(second)
+
+
+def test_a_pacemaker_that_is_done_leads_no_longer() -> None:
+    """However short the time since its last draw: a job that begins joins one that still draws."""
+    world = world_of(0.5)
+    first, second = Job(world, 1), Job(world, 2)
+    assert world.turn.sharing is not None
+    pacemakers = world.turn.sharing.pacemakers
+    while first.draw(seconds=0):
+        if first.position <= SAMPLES // 2:
+            second.draw(seconds=0)
+    assert pacemakers.pacemaker(second.run, world.now_s) == first.run
+    while second.position < SAMPLES - 64:
+        second.draw(seconds=0)
+    assert pacemakers.pacemaker(second.run, world.now_s) == second.run
+    third = Job(world, 3)
+    world.settle()
+    assert [(join.lap, join.front) for join in third.joins] == [divmod(pacemakers.front(second.key) or 0, SAMPLES)]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_done_costs_others_no_more_than_one_that_has_left() -> None:
+    """Its client stays connected, and the other job reads as much as if it did not: within 2 %.
+
+    The job that is done has drawn a half of the samples, at a third of the speed of the other one.
+    """
+    samples, found = 2048, dict[bool, float]()
+    for leaves in (False, True):
+        world = World([SIZE] * samples, 32, round(0.35 * samples), 3, measures=True)
+        first, second = Job(world, 1, group_chunks=16), Job(world, 2, group_chunks=16, part=2)
+        for epoch in range(4):
+            first = Job(world, 1, epoch=epoch, group_chunks=16) if epoch else first
+            while first.draw(24, 0.001):
+                if not second.draw(8, 0.001) and leaves and 2 not in world.gone:
+                    world.leave(2)
+        found[leaves] = sum(world.read_bytes.values())
+    assert found[False] <= 1.02 * found[True]
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_an_epoch_is_drawn_with_the_last_position_of_each_rank(start: int) -> None:
+    """However many ranks share it, and wherever they begin."""
+    world, ranks = world_of(0.5), 5
+    run = world.register(1, **SHARED)
+    left = [list(range(start + rank, SAMPLES, ranks)) for rank in range(ranks)]
+    for rank in range(ranks):
+        world.register(rank + 1, **SHARED)
+        world.begin(rank + 1, run, 0, start, rank=rank, replicas=ranks)
+    world.settle()
+    epoch = world.epochs()[run, 0].epoch
+    for rank in [3, 0, 4, 1, 2]:
+        while left[rank]:
+            assert not epoch.is_drawn
+            world.draw(rank + 1, run, 0, left[rank][:16])
+            world.settle()
+            del left[rank][:16]
+    assert epoch.is_drawn
 
 
 @pytest.mark.slow

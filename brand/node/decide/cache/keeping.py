@@ -19,7 +19,7 @@ from typing import Final, Literal
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import ChooseCached, Follow, Placement, Way
-from brand.node.decide.state.epoch_table import ActiveEpoch
+from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
@@ -184,12 +184,13 @@ class Keeping:
         self._taken = max(self._taken, number)
         return self.is_current(number)
 
-    def next_choice(self) -> ChooseCached | None:
+    def next_choice(self, now_s: float) -> ChooseCached | None:
         """Return the choice to make now. None if the last choice holds.
 
-        A choice is needed if a run has begun, if a run has ended, or if the cache folder is to change with an epoch.
+        A choice is needed if a run has begun, if a run has ended or is resting, or if the cache folder is to change
+        with an epoch.
         """
-        live = self._epochs.lives.live()
+        live = self._counted(now_s)
         runs = {run for (run, _), _ in live}
         if runs != self._runs:  # a run may wait for the plan of its next epoch
             runs |= self._runs & {key[0] for key, life in self._epochs.lives.items() if life.planned}
@@ -210,10 +211,17 @@ class Keeping:
         if not again and aim in (None, self._aim):
             return None
         mine = {epoch: at for (run, epoch), at in live if run == first}
-        return self._choice(first, aim, mine, again=again) if mine else None
+        return self._choice(first, aim, mine, now_s, again=again) if mine else None
+
+    def _counted(self, now_s: float) -> list[tuple[Key, ActiveEpoch]]:
+        """Return the active epochs of the runs that count: not those that are resting, unless all are."""
+        live = self._epochs.lives.live()
+        resting = {run for run, _ in dict(live) if self._epochs.features.is_resting(run, now_s)}
+        counted = [item for item in live if item[0][0] not in resting]
+        return counted or live
 
     def _choice(
-        self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, again: bool
+        self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], now_s: float, *, again: bool
     ) -> ChooseCached | None:
         """Return the choice for a run with these active epochs.
 
@@ -234,7 +242,7 @@ class Keeping:
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
         if plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
-        choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
+        choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order, now_s), owners, shelf, follow)
         if kept is not None and self._drawn(order) <= self._most():
             # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
             # answer would be dropped and read a second time.
@@ -272,7 +280,7 @@ class Keeping:
     def _order(self, run: RunNumber) -> Order:
         return self._epochs.runs[run].order
 
-    def _room(self, order: Order) -> int:
+    def _room(self, order: Order, now_s: float) -> int:
         """Return the pages that cached samples and an epoch's samples of this order may take together."""
         pages, mean = self._most(), self._residents.pool.mean_pages
         if self._drawn(order) <= pages:
@@ -280,9 +288,9 @@ class Keeping:
         if order.grows:
             return 0  # the samples that its jobs draw later are in memory already
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
-        runs = {run for (run, _), _ in self._epochs.lives.live()}
+        runs = {run for (run, _), _ in self._counted(now_s)}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        followers = self._epochs.features.held_for_followers(order, runs)
+        followers = self._epochs.features.held_for_followers(order, runs, now_s)
         if followers:
             pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}

@@ -124,7 +124,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         (number, epoch_number), epoch = key, live.epoch
         places = epoch.plan.sample_of[positions]
         epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
-        self._epochs.pacing.pulse(number).beat(len(places), now_s)
+        self._epochs.pacing.beat(number, len(places), now_s)
         self._features.on_drawn(key)
         run = self._epochs.runs[number]
         run.add_drawn(len(places))

@@ -98,6 +98,19 @@ class Pacing(Reprs, shows="_pulses"):
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
         self._pulses: defaultdict[RunNumber, Pulse] = defaultdict(Pulse)
+        self._drawn = 0
+        """Draws of all runs."""
+        self._drawn_at: dict[RunNumber, int] = {}
+        """Draws of all runs up to the last draw of each run."""
+
+    def beat(self, run: RunNumber, draws: int, now_s: float) -> None:
+        self._pulses[run].beat(draws, now_s)
+        self._drawn += draws
+        self._drawn_at[run] = self._drawn
+
+    def drawn_since(self, run: RunNumber) -> int:
+        """Return the draws of all runs since the last draw of this one. 0 if it has drawn nothing."""
+        return self._drawn - self._drawn_at.get(run, self._drawn)
 
     def pulse(self, run: RunNumber) -> Pulse:
         return self._pulses[run]
@@ -115,6 +128,7 @@ class Pacing(Reprs, shows="_pulses"):
     def forget_ended(self) -> None:
         for run in [run for run in self._pulses if run not in self._runs]:
             del self._pulses[run]
+        self._drawn_at = {run: drawn for run, drawn in self._drawn_at.items() if run in self._runs}
 
     def begun(self) -> list[RunNumber]:
         return sorted({key[0] for key, live in self._lives.live() if live.begun})

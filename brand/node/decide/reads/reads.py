@@ -257,7 +257,7 @@ class Reads(Reprs, shows="under_way no_room"):
                     self._counters.reads.add_failed(1)
                     epoch.states.release(missing)  # direct reads report the error of the index
                 else:
-                    found.append(Stripe(first, rows, missing, self._passed(epoch, first, last, left)))
+                    found.append(Stripe(first, rows, missing, self._passed(epoch, first, last, left, now_s)))
         return self._start_stripes(epoch, found, now_s) if found else None
 
     def _bundle(self, epoch: Epoch, now_s: float) -> Read | None:
@@ -328,7 +328,7 @@ class Reads(Reprs, shows="under_way no_room"):
         self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
-    def _passed(self, epoch: Epoch, first: int, last: int, most: int) -> NDArray[np.intp]:
+    def _passed(self, epoch: Epoch, first: int, last: int, most: int, now_s: float) -> NDArray[np.intp]:
         """Return places from `first` to `last` that other jobs will draw, but not this epoch: at most `most` pages.
 
         A subset's read passes them. If it left them out, the jobs that need them would read the stripe again.
@@ -337,7 +337,7 @@ class Reads(Reprs, shows="under_way no_room"):
             return np.arange(0)
         places = np.arange(first, last)
         places = places[epoch.states.are(GONE, places) & ~self._residents.present(places)]
-        places = places[self._early.awaited(places, epoch)]
+        places = places[self._early.awaited(places, epoch, now_s)]
         return places[np.cumsum(self._residents.pages_of[places], dtype=np.int64) <= most]
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe], now_s: float) -> Read:

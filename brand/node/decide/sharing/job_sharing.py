@@ -61,11 +61,11 @@ class EarlyHolds(Reprs, shows="_epochs"):
         self._look_at = 0
         """The value of `residents.released` from which a search for samples to give back is worthwhile."""
 
-    def awaited(self, places: NDArray[Any], besides: Epoch) -> NDArray[np.bool_]:
+    def awaited(self, places: NDArray[Any], besides: Epoch, now_s: float) -> NDArray[np.bool_]:
         """Return a mask of the places that other epochs will draw, of jobs that share, and no read brings yet."""
         found = np.zeros(len(places), np.bool_)
-        for _, live in self._epochs.lives.live():
-            if live.epoch.plan.shares and live.epoch is not besides:
+        for key, live in self._epochs.lives.live():
+            if live.epoch.plan.shares and live.epoch is not besides and not self._pacemakers.is_resting(key[0], now_s):
                 found |= to_read(live.epoch, places)
         return found
 
@@ -90,11 +90,11 @@ class EarlyHolds(Reprs, shows="_epochs"):
             self._residents.refer(came[epoch.states.mark_arrived(came)])
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
-        """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now and other jobs do."""
-        if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
+        """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now."""
+        if live.epoch.plan.shares and self._pacemakers.is_away(key[0], now_s):
             return math.inf
         before, draws = draws_before(self._epochs, key, live), self._epochs.lives[key].draws
-        leads = (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
+        leads = (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0], now_s)
         # A draw that waits needs its samples now, however slow its job is.
         asked = max((int(draw.positions.max()) for draw in draws), default=-1)
         return np.where(np.less_equal(deadline, asked), np.minimum(leads, 0.0), leads)

@@ -87,7 +87,7 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
         self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in epochs.runs}
         self._drawn[node, key[0]] = front.drawn
         if front.drawn > before:
-            epochs.pacing.pulse(key[0]).beat(front.drawn - before, now_s)
+            epochs.pacing.beat(key[0], front.drawn - before, now_s)
             self._sharing.on_drawn(key)
 
     def on_stream_open(self, node: NodeNumber) -> None:

@@ -83,9 +83,32 @@ class Pacemakers(Reprs, shows="_pacemaker"):
             return []
         return [other for other in self._pacing.begun() if other != run and self.common(other) == common]
 
-    def slowness(self, run: RunNumber) -> float:
+    def sharers(self, run: RunNumber, now_s: float) -> list[RunNumber]:
+        """Return the other runs that share with this one and are not resting."""
+        return [other for other in self.others(run) if not self.is_resting(other, now_s)]
+
+    def is_resting(self, run: RunNumber, now_s: float) -> bool:
+        """Return whether a run that shares has drawn its epoch, or is idle, and others have drawn many samples since.
+
+        Its training may have ended while its client stays connected, or evaluate, or stand still in a notebook. It is
+        resting until it draws again. A slow run in the middle of its epoch is not resting.
+        """
+        key = self._pacing.now(run)
+        if key is None or self.common(run) is None or any(draw.key[0] == run for draw in self._lives.draws()):
+            return False
+        live = self._lives[key].live
+        assert live is not None
+        # It may begin its next epoch at once, so the others keep to their choices for a while.
+        passed = self._pacing.drawn_since(run) > far(self._runs[run].order.samples)
+        return passed and (live.epoch.is_drawn or self._pacing.idle(run, now_s))
+
+    def is_away(self, run: RunNumber, now_s: float) -> bool:
+        """Return whether a run draws nothing at present."""
+        return self._pacing.idle(run, now_s) or self.is_resting(run, now_s)
+
+    def slowness(self, run: RunNumber, now_s: float) -> float:
         """Return the time of a draw of this run over that of the fastest run that shares with it."""
-        return max((1.0, *(self._pacing.times(run, other) or 1.0 for other in self.others(run))))
+        return max((1.0, *(self._pacing.times(run, other) or 1.0 for other in self.sharers(run, now_s))))
 
     def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
         """Return the fastest of the runs that share with this one; a part of the samples counts as that much slower."""
@@ -93,7 +116,7 @@ class Pacemakers(Reprs, shows="_pacemaker"):
         if common is None:
             return run
         together = [other for other in self._pacing.begun() if self.common(other) == common]
-        able = [other for other in together if not self._pacing.idle(other, now_s)]
+        able = [other for other in together if not self.is_away(other, now_s)]
         present = self._pacemaker.get(common)
         if not able:
             return run if present is None else present
@@ -214,7 +237,7 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         """
         for number in self._pacing.begun() if self._alone else ():
             order = self._runs[number].order
-            if not order.policy.rejoins or not self.pacemakers.others(number):
+            if not order.policy.rejoins or not self.pacemakers.sharers(number, now_s):
                 continue
             pacemaker, key = self.pacemakers.pacemaker(number, now_s), self._pacing.now(number)
             if pacemaker == number or key is None or key in self._wanted:
@@ -252,8 +275,11 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         self._joins[key] = joins
         return True
 
-    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
+    def is_resting(self, run: RunNumber, now_s: float) -> bool:
+        return self.pacemakers.is_resting(run, now_s)
+
+    def held_for_followers(self, order: Order, runs: set[RunNumber], now_s: float) -> float:
+        follow = sum(bool(self.pacemakers.sharers(run, now_s)) for run in runs) - 1
         return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
 
     def facts(self, key: Key, now_s: float) -> dict[str, Any]:
@@ -276,7 +302,7 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
             laps = [joins[0].lap for joins in map(self.joined, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
         begins = self._own_lap(number, epoch)
-        if not self.pacemakers.others(number):
+        if not self.pacemakers.sharers(number, now_s):
             return begins
         behind = self._lives.get((number, epoch - 1))
         before = None if behind is None or behind.live is None or not behind.live.begun else behind.live.epoch
@@ -315,10 +341,15 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         Not if the run is only a little ahead of the runs that it shares with.
         """
         ahead = self._highest.get(number, -1) * self._samples - front
-        return ahead > min(self._samples // 4, max(LEAST_LOST, self._samples // LOST_SHARE))
+        return ahead > far(self._samples)
 
     def _add_lap(self, number: RunNumber, lap: int) -> None:
         self._highest[number] = max(self._highest.get(number, -1), lap)
+
+
+def far(samples: int) -> int:
+    """Return the number of draws that take a run far away from another one, in a data set of that many samples."""
+    return min(samples // 4, max(LEAST_LOST, samples // LOST_SHARE))
 
 
 def _unasked(most: int, division: Division, margin: int) -> int:

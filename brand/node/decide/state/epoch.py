@@ -310,6 +310,13 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Return the position before which the ranks of this node have asked for all that they will ask for."""
         return self.progress.front(self.here)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether all ranks have asked for all their positions, those of other nodes as far as these report."""
+        division = self.division
+        last_round = division.samples - division.replicas * max(1, division.batch)
+        return self.progress.everywhere(self.here) > last_round
+
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
         """Return the position before which no rank asks and nothing is sent. `waiting`: positions of waiting draws."""
         samples = len(self.plan.sample_of)

@@ -82,7 +82,11 @@ class Feature:
         """Return the epoch of a finished plan if it is of this feature's kind, otherwise None."""
         return None
 
-    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+    def is_resting(self, run: RunNumber, now_s: float) -> bool:
+        """Return whether no samples are cached or held for a run until it begins an epoch or draws again."""
+        return False
+
+    def held_for_followers(self, order: Order, runs: set[RunNumber], now_s: float) -> float:
         """Return the number of samples that memory must hold for jobs that follow the job of this order."""
         return 0.0
 
@@ -177,6 +181,7 @@ class Features(Feature, Reprs, shows="_on"):
     wants = _combined(Feature.wants, any)
     is_committed = _combined(Feature.is_committed, all)
     make = _combined(Feature.make, lambda made: next((epoch for epoch in made if epoch is not None), None))
+    is_resting = _combined(Feature.is_resting, any)
     held_for_followers = _combined(Feature.held_for_followers, lambda samples: sum(samples))
     ask = _combined(Feature.ask, _every)
     request = _combined(Feature.request, _every)
@@ -221,7 +226,7 @@ class EarlyReads(Protocol):
     def may_give_back(self) -> bool:
         """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
 
-    def awaited(self, places: NDArray[Any], besides: Epoch) -> NDArray[np.bool_]:
+    def awaited(self, places: NDArray[Any], besides: Epoch, now_s: float) -> NDArray[np.bool_]:
         """Return a mask of the places that other epochs will draw, of jobs that share, and no read brings yet."""
 
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
