@@ -1,6 +1,6 @@
 """Do jobs that share a data server ever read more than each of them with a server of its own? Random sets of jobs.
 
-    python -m bench.sharing_sets [--simulated 300] [--served 20] [--seed 43] [--work SCRATCH] [--out FILE]
+    python -m bench.sharing_sets [--simulated 300] [--served 20] [--connected] [--seed 43] [--work SCRATCH] [--out FILE]
 
 A set has two to four jobs over records of 600 bytes, in chunks of 64 or 256. Each job has 1, 1/2, 1/3 or 1/4 of the
 speed of the first, may begin up to an epoch late, and may draw a random subset of 30 % or more. Memory holds 1/16 to
@@ -12,7 +12,7 @@ takes jobs without subsets only, and all of one length.
     served      a real server over 20,000 samples, whose jobs take their batches in the order of their speeds; and for
                 each job alone, a server with as much memory as the common one. A job of the first's speed draws four
                 epochs, the others as many as fit into that time, those of `coordl` two. A job that is done
-                disconnects
+                disconnects; with `--connected`, all stay connected until the last one is done
 
 The columns: sets; the median and the largest ratio of reads a draw to that of separate jobs; sets above 1.02; and for
 real servers the largest part of the samples that were read one by one (`direct`).
@@ -41,7 +41,7 @@ from brand.node.setup.choose import Facts
 from brand.orders.baselines import CoorDL, Joader
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.together import PlannedJob, Policy, Together
-from brand.testing.node import RunningServer, running_server
+from brand.testing.node import running_server
 
 SAMPLES, RECORD_BYTES = 20_000, 600
 CHUNK_SIZES: Final = (64, 256)
@@ -108,10 +108,8 @@ class Read:
         return Read(self.drawn + other.drawn, self.read + other.read, self.direct + other.direct)
 
 
-def batches(server: RunningServer, order: OrderOption, job: PlannedJob, epochs: int, number: int) -> Iterator[int]:
+def batches(dataset: BrandDataset, job: PlannedJob, epochs: int, number: int) -> Iterator[int]:
     """Yield the size of each batch of a job."""
-    name = f"job {number}"
-    dataset = BrandDataset(server.path, fields=("index",), order=order, server=server.address, job=name)
     every = np.random.default_rng(number).permutation(len(dataset))
     part = np.sort(every[: round(job.subset * len(dataset))]) if job.subset < 1 else None
     loader = BrandLoader(dataset, BATCH, sampler=BrandSampler(dataset, subset=part), prefetch_batches=2)
@@ -120,10 +118,28 @@ def batches(server: RunningServer, order: OrderOption, job: PlannedJob, epochs: 
             yield len(indices)
 
 
-def run(data: Path, memory: float, order: OrderOption, jobs: Sequence[PlannedJob], epochs: Sequence[int]) -> Read:
-    """Draw all epochs of some jobs, batch by batch in the order of their speeds, and return what the server read."""
+def run(
+    data: Path,
+    memory: float,
+    order: OrderOption,
+    jobs: Sequence[PlannedJob],
+    epochs: Sequence[int],
+    *,
+    connected: bool = False,
+) -> Read:
+    """Draw all epochs of some jobs, batch by batch in the order of their speeds, and return what the server read.
+
+    `connected`: jobs that are done stay connected.
+    """
     with running_server(data, memory=memory) as server:
-        drawing = [batches(server, order, job, many, n) for n, (job, many) in enumerate(zip(jobs, epochs, strict=True))]
+        datasets = [
+            BrandDataset(server.path, fields=("index",), order=order, server=server.address, job=f"job {number}")
+            for number in range(len(jobs))
+        ]
+        each = zip(datasets, jobs, epochs, strict=True)
+        drawing = [batches(dataset, job, many, number) for number, (dataset, job, many) in enumerate(each)]
+        if not connected:
+            datasets.clear()
         if isinstance(order, CoorDL):  # a job waits for the others, whatever its speed
             with ThreadPoolExecutor(len(jobs)) as pool:
                 list(pool.map(sum, drawing))
@@ -142,10 +158,10 @@ def _in_turns(drawing: Sequence[Iterator[int]], jobs: Sequence[PlannedJob]) -> N
         if size := next(drawing[number], 0):
             heapq.heappush(due, (now + size / jobs[number].speed, number))
         else:
-            gc.collect()  # a job that is done disconnects
+            gc.collect()  # a job that is done disconnects, unless its data set is kept
 
 
-def served(jobs: JobSet, folder: Path) -> dict[str, tuple[float, float]]:
+def served(jobs: JobSet, folder: Path, *, connected: bool) -> dict[str, tuple[float, float]]:
     """Return, by rule, the ratio of reads a draw to those of separate jobs, and the part of direct reads."""
     data = _data_set(folder, jobs.chunk_size)
     orders: dict[str, OrderOption] = {"shared": "shared", "joader": Joader(), "coordl": CoorDL(jobs=len(jobs.jobs))}
@@ -157,7 +173,7 @@ def served(jobs: JobSet, folder: Path) -> dict[str, tuple[float, float]]:
     found = {}
     for rule in jobs.rules:
         epochs = jobs.epochs(rule)
-        shared = run(data, jobs.memory, orders[rule], jobs.jobs, epochs)
+        shared = run(data, jobs.memory, orders[rule], jobs.jobs, epochs, connected=connected)
         separate = sum(map(alone, (replace(job, start=0.0, speed=1.0) for job in jobs.jobs), epochs), Read(0, 0, 0))
         found[rule] = (shared.read / shared.drawn) / (separate.read / separate.drawn), shared.direct / shared.drawn
     return found
@@ -177,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", type=int, default=300)
     parser.add_argument("--served", type=int, default=20)
+    parser.add_argument("--connected", action="store_true")
     parser.add_argument("--seed", type=int, default=43)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
@@ -188,12 +205,12 @@ def main() -> None:
         _tell(results, jobs)
     with tempfile.TemporaryDirectory(dir=given.work) as folder:
         for jobs in job_sets(given.served, given.seed + 1):
-            for rule, (ratio, direct) in served(jobs, Path(folder)).items():
+            for rule, (ratio, direct) in served(jobs, Path(folder), connected=given.connected).items():
                 results.append({"by": "served", "set": str(jobs), "rule": rule, "ratio": ratio, "direct": direct})
             _tell(results, jobs)
     harness.show(harness.table(["by, rule", "sets", "ratio", "at most", "above 1.02", "direct, %"], _rows(results)))
     if given.out is not None:
-        settings = {"samples": SAMPLES, "seed": given.seed}
+        settings = {"samples": SAMPLES, "seed": given.seed, "connected": given.connected}
         harness.save(given.out, __doc__, settings, [], results)
 
 

@@ -92,6 +92,25 @@ def test_a_job_alone_draws_what_stripes_draw(texts: Path) -> None:
     assert found["shared"] == found["stripes"]
 
 
+@pytest.mark.slow
+def test_a_job_that_is_done_may_stay_connected(texts: Path) -> None:
+    """Then the server caches as much for the other job as for a job that is alone; while both draw, it caches less."""
+    cached = dict[str, int]()
+    for name in ("alone", "beside another"):
+        with running_server(texts, memory=0.5) as server:
+            data_sets = [job(server, each) for each in ("first", "second")]
+            first, second = (BrandLoader(each, 16, sampler=BrandSampler(each)) for each in data_sets)
+            for _ in first if name == "alone" else zip(first, second, strict=True):
+                pass
+            cached[f"before, {name}"] = server.facts()["memory"]["cached"]
+            for _ in range(2):
+                drawn(first)
+            cached[name] = server.facts()["memory"]["cached"]
+            assert len(server.facts()["jobs"]) == (1 if name == "alone" else 2)
+    assert cached["before, beside another"] < 0.7 * cached["before, alone"]
+    assert cached["beside another"] >= 0.95 * cached["alone"]
+
+
 @EVERYWHERE
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])

@@ -290,7 +290,7 @@ class Keeping:
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._counted(now_s)}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        followers = self._epochs.features.held_for_followers(order, runs, now_s)
+        followers = self._epochs.features.held_for_followers(order, runs)
         if followers:
             pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}

@@ -278,8 +278,8 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
     def is_resting(self, run: RunNumber, now_s: float) -> bool:
         return self.pacemakers.is_resting(run, now_s)
 
-    def held_for_followers(self, order: Order, runs: set[RunNumber], now_s: float) -> float:
-        follow = sum(bool(self.pacemakers.sharers(run, now_s)) for run in runs) - 1
+    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+        follow = sum(not runs.isdisjoint(self.pacemakers.others(run)) for run in runs) - 1
         return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
 
     def facts(self, key: Key, now_s: float) -> dict[str, Any]:

@@ -86,8 +86,8 @@ class Feature:
         """Return whether no samples are cached or held for a run until it begins an epoch or draws again."""
         return False
 
-    def held_for_followers(self, order: Order, runs: set[RunNumber], now_s: float) -> float:
-        """Return the number of samples that memory must hold for jobs that follow the job of this order."""
+    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+        """Return the number of samples that memory must hold for those of `runs` that follow the job of this order."""
         return 0.0
 
     # -- answers to draws (`draws`) -----------------------------------------------------------------------------------
