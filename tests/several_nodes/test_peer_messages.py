@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import example, given
+from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.decide.reads.reads import reserved
@@ -33,6 +34,7 @@ from brand.node.wire.peer_messages import JoinVote, LeadingOffset, Vote
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
+from brand.orders.policies.other_systems import JoaderPolicy
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.storage.dataset.dataset import StoredDataSet
@@ -238,6 +240,29 @@ def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
     server.run()
 
 
+def int32(places: list[int]) -> NDArray[np.int32]:
+    """Places as online orders have them."""
+    return np.array(places, np.int32)
+
+
+@given(st.integers(0, 99), st.booleans(), st.integers(0, (1 << 32) - 1), st.lists(st.integers(0, 999), max_size=9))
+def test_orders_that_are_followed(epoch: int, draws: bool, number: int, places: list[int]) -> None:
+    """There and back; nobody follows an order that does not grow."""
+    followed = wire.OrderFollowed("run", replace(SHARED, policy=JoaderPolicy(4)), epoch, number, draws)
+    assert wire.unpack_question(wire.pack(followed), ONE) == followed
+    with pytest.raises(ProtocolError, match="does not grow"):
+        wire.unpack_question(wire.pack(replace(followed, order=SHARED)), ONE)
+    known = wire.unpack_question(wire.pack(wire.OrderKnown(number, epoch, 1 << 40, 7, int32(places))), ONE)
+    assert isinstance(known, wire.OrderKnown)
+    assert (known.number, known.first, known.most, known.largest) == (number, epoch, 1 << 40, 7)
+    grown = wire.unpack_reply(wire.pack(wire.OrderGrown(number, epoch, int32(places))), PAGE)
+    assert isinstance(grown, wire.OrderGrown)
+    assert (grown.number, grown.first) == (number, epoch)
+    assert known.places.tolist() == grown.places.tolist() == places
+    left = wire.OrderLeft(number)
+    assert wire.unpack_question(wire.pack(left), ONE) == wire.unpack_reply(wire.pack(left), PAGE) == left
+
+
 def residents_of(server: NodeServer) -> Residents:
     """What it has in memory."""
     return server._state.core.residents
@@ -262,6 +287,7 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     """Something that a node might say, often almost right."""
     numbers = st.one_of(st.integers(0, 3), st.integers(0, 1 << 31))
     places = st.lists(st.one_of(st.integers(-2, 1300), st.integers(-(1 << 63), (1 << 63) - 1)), min_size=1, max_size=9)
+    small, grows = st.lists(st.integers(-2, 1300), max_size=9), replace(order, policy=JoaderPolicy(4))
     begin = Begin(
         draw(st.integers(0, 1200)), draw(st.integers(1, 4)), (0,), draw(st.sampled_from([0, 0, 5])), ONE, 1, 0, 4
     )
@@ -279,6 +305,17 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
             st.builds(wire.PushPart, numbers, st.integers(0, 1300), st.integers(0, 5), st.just(pages)),
             st.builds(lambda n: wire.FetchReply(n, 10, 0, memoryview(b"0123456789")), numbers),
             st.just(wire.Refused(wire.EpochReleased("run", order, None), "because")),
+            st.builds(
+                lambda epoch, n, draws: wire.OrderFollowed("run", grows, epoch, n, draws),
+                numbers,
+                numbers,
+                st.booleans(),
+            ),
+            st.builds(
+                lambda n, first, most, p: wire.OrderKnown(n, first, most, 1, int32(p)), numbers, numbers, numbers, small
+            ),
+            st.builds(lambda n, first, p: wire.OrderGrown(n, first, int32(p)), numbers, numbers, small),
+            st.builds(wire.OrderLeft, numbers),
         )
     )
     message: bytes = said if isinstance(said, bytes) else wire.pack(said)

@@ -62,6 +62,23 @@ def test_trainings_in_lock_step_never_wait_for_ever(chance: Chance, caplog: pyte
 
 
 @pytest.mark.slow
+@rounds(1)
+def test_one_order_is_decided_for_all_nodes(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """While trainings draw, streams end and servers start anew: no sample at two positions, and no draw for ever."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        walk(seed, STEPS, sharing=True, online=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [518, 552, 665, 1663])
+def test_an_order_that_was_decided_is_not_decided_again(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Walks that found faults: stragglers after a restart, a node that follows no longer, a rank an epoch ahead, ..."""
+    caplog.set_level(logging.CRITICAL)
+    walk(seed, 600, sharing=True, online=True)
+
+
+@pytest.mark.slow
 def test_a_run_is_released_after_the_stream_that_told_of_it_has_opened_again(caplog: pytest.LogCaptureFixture) -> None:
     """A walk that left a run on a node: the vote that names the run arrived after the stream's opening was noted."""
     caplog.set_level(logging.CRITICAL)

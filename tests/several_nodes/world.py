@@ -14,11 +14,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.node.decide.peers import parts, peering
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
-from brand.node.decide.stimuli import ClientJoins, KeptChosen
+from brand.node.decide.stimuli import ClientJoins, ClientOrders, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.base.mapping import Mapping
@@ -55,6 +56,10 @@ class Rank:
     """The epoch that it has drawn from last; -1: none."""
     knows: Joins = field(default_factory=Joins)
     """Where its training has joined others in that epoch, as far as it knows."""
+    grown: dict[int, NDArray[np.int32]] = field(default_factory=dict)
+    """The samples of that epoch and the one before up to the last one that it has got, if the order grows."""
+    last: int = -1
+    """Highest position of that epoch that it has asked for."""
     runs: list[tuple[World, RunNumber]] = field(default_factory=list)
     """Where it has registered, and as what."""
 
@@ -74,11 +79,17 @@ class Rank:
         self.runs.append((self.world, self.run))
         if self.knows.rows:
             self.world.tell(ClientJoins(ClientNumber(self.client), self.key, self.knows))
+        for epoch, grown in self.grown.items():
+            key = self.run, epoch
+            self.world.tell(ClientOrders(ClientNumber(self.client), key, 0, grown, len(grown), 0))
 
     def learn(self) -> None:
         """It got what it had asked for, so it knows where its training has joined others."""
         if self.drawn >= 0 and not self.waits:
             self.knows = self.world.known(self.key)
+            if self.world.runs[self.run].order.grows and self.last >= len(self.grown.get(self.drawn, ())):
+                self.grown[self.drawn] = self.world.online.orders.publish(self.key, 0, self.last + 1)
+                assert len(self.grown[self.drawn]) == self.last + 1, "a client is not told what it has got"
 
     def move_to(self, world: World) -> None:
         """The server was replaced: what it has not answered is asked for again, as a client does."""
@@ -102,6 +113,8 @@ class Rank:
         if positions:
             if self.drawn != self.epoch:
                 self.drawn, self.knows = self.epoch, Joins()
+                self.grown = {e: grown for e, grown in self.grown.items() if e == self.epoch - 1}
+            self.last = positions[-1]
             assert self.world.draw(self.client, self.run, self.epoch, positions)
         self.steps += 1
         self.position += self.batch * self.ranks
@@ -242,7 +255,9 @@ class Cluster:
 class Walk:
     """A training with everything that may happen to it, in an order that a seed decides."""
 
-    def __init__(self, seed: int, *, sharing: bool = False, in_step: bool = False, large: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, sharing: bool = False, in_step: bool = False, online: bool = False, large: bool = False
+    ) -> None:
         self.rng = rng = random.Random(seed)
         nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
         if sharing:
@@ -277,6 +292,9 @@ class Walk:
             if in_step:
                 order = order | {"protocol": "coordl", "jobs": 1, "window": rng.choice([1, 8, 40])}
                 second = order
+            if online:
+                order = {"protocol": "joader", "seed": 7, "group_chunks": second["group_chunks"]}
+                second = order | ({"part": second["part"]} if "part" in second else {})
             homes = {name: rng.sample(range(nodes), rng.randint(1, nodes)) for name in ("run", "other")}
         self.cluster = Cluster(
             *(sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, depth, start),
@@ -291,6 +309,10 @@ class Walk:
         """Batches that one rank may be ahead of another: with gradients that are averaged it is one."""
         self.trouble = rng.choice([0.0, 0.0, 0.02, 0.1])
         """How often a stream ends or opens, of all that happens."""
+        self.cuts = not (online and self.restarts)
+        """Whether streams end although no server is replaced."""
+        if not self.cuts:
+            self.trouble = 0.1
         self.slow = rng.choice([0.0, 0.02, 0.02 if sharing else 0.1])  # nodes that never meet are refused
         """How often much time passes."""
 
@@ -300,7 +322,8 @@ class Walk:
         if rng.random() < self.trouble:
             pair = rng.choice(cluster.pairs)
             if cluster.network.is_open(*pair):
-                cluster.network.cut(*pair, arrive=rng.choice([0, 0, 1, 3]))
+                if self.cuts:
+                    cluster.network.cut(*pair, arrive=rng.choice([0, 0, 1, 3]))
             else:
                 cluster.network.open(*pair)
         if rng.random() < self.restarts:
@@ -353,17 +376,25 @@ class Walk:
                     cluster.worlds[node].step()
 
 
-def walk(seed: int, steps: int, *, sharing: bool = False, in_step: bool = False, in_parts: bool = False) -> Cluster:
+def walk(
+    seed: int,
+    steps: int,
+    *,
+    sharing: bool = False,
+    in_step: bool = False,
+    online: bool = False,
+    in_parts: bool = False,
+) -> Cluster:
     """All of a walk. `sharing`: of two trainings that share. `in_parts`: of samples that are larger than a message.
 
-    `in_step`: the trainings that share are in lock step.
+    `in_step`: the trainings that share are in lock step. `online`: their orders are decided while they draw.
     """
     with ExitStack() as stack:
         if in_parts:
             stack.enter_context(mock.patch.object(parts, "MESSAGE_BYTES", (1 + seed % 3) * PAGE))
             stack.enter_context(mock.patch.object(parts, "PART_S", 1.0))
             stack.enter_context(mock.patch.object(peering, "MAX_UNSENT", (1 + seed % 5) * 2 * PAGE))
-        return _walk(Walk(seed, sharing=sharing, in_step=in_step, large=in_parts), steps)
+        return _walk(Walk(seed, sharing=sharing, in_step=in_step, online=online, large=in_parts), steps)
 
 
 def _walk(walk: Walk, steps: int) -> Cluster:

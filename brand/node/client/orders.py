@@ -88,9 +88,15 @@ class Orders(Reprs, shows="_run _known"):
                 self._begin(order, epoch).loads(places)
 
     def tell(self, server: Session, order: Order, epoch: int) -> None:
-        """Tell a server the decisions that it may not know. Raises `UsageError` if its own decisions differ."""
+        """Tell a server the decisions that it may not know. Raises `UsageError` if its own decisions differ.
+
+        Those of the epoch before are told, too: another rank may still draw from it.
+        """
         with self._lock:
-            self._tell(server, order, epoch, self._of(order, epoch))
+            self._of(order, epoch)
+            for (of, number), known in list(self._known.items()):
+                if of == order:
+                    self._tell(server, order, number, known)
 
     def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: DrawResult) -> None:
         """Record the order up to answered positions. Raises ConnectionError if another server has replaced it."""

@@ -29,6 +29,7 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import Joined, Number, Numbers, OrderDecided
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.peer_messages import OrderGrown, OrderKnown
 from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -112,16 +113,29 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
 
         core, counters = self.core, self.core.counters.nodes
         node = NodeAmongOthers(core.data.index, core.residents, core.epochs, self.members, core.remote_pages, counters)
-        return Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
+        turn_on = self._share, self._decide_orders
+        return Peering(node, peers, self.fetches, self.depth, *turn_on, core.on_client_gone)
 
     def _turn_on_for(self, order: Order) -> None:
         if order.shares:
             self._share()
-        if order.grows and self.online is None:
-            from brand.node.decide.online.online_orders import OnlineOrders
+        if order.grows:
+            self._decide_orders()
 
-            self.online = OnlineOrders(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
-            self.core.epochs.features.turn_on(self.online)
+    def _decide_orders(self) -> None:
+        """Turn on online orders if they are off."""
+        if self.online is not None:
+            return
+        from brand.node.decide.online.online_orders import OnlineOrders
+
+        epochs, peering = self.core.epochs, self.peering
+        self.online = OnlineOrders(epochs.runs, epochs.lives, self.core.residents, self.members)
+        epochs.features.turn_on(self.online)
+        if peering is not None:
+            from brand.node.decide.online.order_messages import OrderMessages
+
+            announcements, node = peering.announcements, self.members.node
+            peering.set_orders(OrderMessages(node, epochs.runs, peering.peers, announcements, self.online))
 
     def _share(self) -> None:
         """Turn on shared reads if they are off."""
@@ -198,6 +212,8 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
                 self._among().announcements.disagreements.refuse_all(reason)
             case stimuli.NodeSays(node, message):
                 instructions += self._among().on_message(node, message, now_s)
+                if isinstance(message, OrderKnown | OrderGrown):  # draws may wait for nothing more
+                    core.draws.settle(now_s)
             case _:
                 instructions += self._on_decoding(stimulus, now_s)
         if self.preparing is not None and not isinstance(stimulus, stimuli.OfBatches):
@@ -231,7 +247,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             self.online.learn(said.key, said.first, said.places, said.sure, now_s)
         self.online.want(said.key, said.wanted, now_s)
         told = self.online.orders.publish(said.key, said.first, MOST_PLACES)
-        return OrderDecided(said.client, self.online.orders.decided(said.key), told)
+        return OrderDecided(said.client, self.online.orders.final(said.key), told)
 
     def _among(self) -> Peering:
         assert self.peering is not None, "a single node gets no message of another node"

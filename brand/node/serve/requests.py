@@ -52,7 +52,6 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import ClientNumber, Key, RunNumber
-from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
@@ -184,8 +183,6 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             raise UsageError(
                 f"the order is of data set {order.data_set}, but this server serves {self._served.data.id}"
             )
-        if self._served.layout.members.nodes > 1 and order.policy.one_node:
-            raise UsageError(BY_ONE_NODE)
 
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
         """Return why this server does not decode for a client with these decoders, or "". Raises `UsageError`."""

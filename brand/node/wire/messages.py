@@ -128,6 +128,14 @@ class PeerKind(IntEnum):
     """Asking node: how far its ranks have drawn an epoch."""
     PART = 11
     """Home node: some pages of a sample that is larger than a message."""
+    FOLLOWING = 12
+    """Asking node: an epoch whose order the first node decides."""
+    KNOWN = 13
+    """Asking node: positions of that order that it knows, and those that its ranks need."""
+    GROWN = 14
+    """First node: more positions of that order."""
+    LEFT = 15
+    """Asking node: it follows that order no longer. First node: it has forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
     u16 kind | u16 version | body
 
 The node that opens a stream asks on it, with DRAWING, FORGET, ROOM, REQUEST and FETCH. With JOINING and FRONT it
-reports how its runs share. The home node of the samples answers with PUSH, PART, FETCHED and REFUSED. Rare messages
-have JSON bodies, the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
+reports how its runs share, and with FOLLOWING, KNOWN and LEFT it follows orders that the first node decides. The home
+node of the samples answers with PUSH, PART, FETCHED and REFUSED, the first node with GROWN. Rare messages have JSON
+bodies, the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from brand.node.wire.described import (
     whole,
 )
 from brand.node.wire.drawing import Drawing
-from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, PeerKind
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, MOST_PLACES, PeerKind
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import MAX_LAP, Join, Joins
 from brand.orders.order import MAX_EPOCH, Order
 
 VERSION: Final = 3
 MAX_ROOM: Final = 1 << 62
+MAX_FOLLOWED: Final = (1 << 32) - 1
 _HEAD: Final = struct.Struct("<HH")
 _PUSH: Final = struct.Struct("<III")
 _PART: Final = struct.Struct("<IQI")
@@ -219,13 +221,81 @@ class Refused:
     reason: Annotated[str, text(MAX_REASON, cut=True)]
 
 
-Question = EpochAnnounced | EpochReleased | PeerCapacity | SampleRequest | Fetch | JoinVote | LeadingOffset
+@described(PeerKind.FOLLOWING, json_body=True)
+@dataclass(frozen=True, slots=True)
+class OrderFollowed:
+    """A FOLLOWING."""
+
+    name: Annotated[str, text(MAX_NAME, key="run")]
+    """Name of the run."""
+    order: Annotated[Order, order_entry()]
+    epoch: Annotated[int, whole(MAX_EPOCH)]
+    number: Annotated[int, whole(MAX_FOLLOWED)]
+    """Number that the asking node gives the order of this epoch."""
+    draws: Annotated[bool, FLAG]
+    """Whether clients of the asking node draw the run: the first node remembers it until it receives FORGET."""
+
+    def check(self) -> None:
+        if not self.order.grows:
+            raise ProtocolError("an order that does not grow is followed")
+
+
+@described(PeerKind.KNOWN)
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderKnown:
+    """A KNOWN."""
+
+    number: Annotated[int, U32]
+    """Number of a FOLLOWING."""
+    first: Annotated[int, U64]
+    """The asking node knows the positions before this one."""
+    most: Annotated[int, U64]
+    """Its ranks have asked for positions before this one."""
+    largest: Annotated[int, U32]
+    """Positions of its largest draw."""
+    places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
+    """Samples at positions from `first` on that it knows, too; empty if the first node has sent them."""
+
+
+@described(PeerKind.LEFT)
+@dataclass(frozen=True, slots=True)
+class OrderLeft:
+    """A LEFT: the asking node follows an order no longer, or the first node has forgotten it."""
+
+    number: Annotated[int, U32]
+    """Number of a FOLLOWING."""
+
+
+@described(PeerKind.GROWN)
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderGrown:
+    """A GROWN."""
+
+    number: Annotated[int, U32]
+    """Number of a FOLLOWING."""
+    first: Annotated[int, U64]
+    places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
+    """Samples at positions from `first` on; empty if none are decided."""
+
+
+Question = (
+    EpochAnnounced
+    | EpochReleased
+    | PeerCapacity
+    | SampleRequest
+    | Fetch
+    | JoinVote
+    | LeadingOffset
+    | OrderFollowed
+    | OrderKnown
+    | OrderLeft
+)
 """Messages that a node sends on a stream that it has opened."""
-Reply = Push | PushPart | FetchReply | Refused
+Reply = Push | PushPart | FetchReply | OrderGrown | OrderLeft | Refused
 """Messages that a node sends on a stream that another node has opened."""
 
 _QUESTIONS: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in get_args(Question)}
-_REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (FetchReply, Refused)}
+_REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (FetchReply, OrderGrown, OrderLeft, Refused)}
 
 
 def pack(message: Question | Reply) -> bytes:

@@ -25,10 +25,6 @@ from brand.orders.base.part import ONE_NODE, narrowed
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 
-BY_ONE_NODE: Final = (
-    "jobs share by this rule on one node only: with several nodes give order='shared', or start each job on one node"
-)
-"""The reason to refuse an order of several nodes."""
 OWNED_GROUPS: Final = 256
 """The most groups of a policy whose groups only have owners: enough for even partitions."""
 
@@ -65,8 +61,6 @@ class Policy(ABC):
 
     name: ClassVar[str]
     """The name of the order in JSON."""
-    one_node: ClassVar[bool] = False
-    """Whether the order is refused on several nodes."""
     grows: ClassVar[bool] = False
     """Whether the order is decided while jobs draw, and no plan contains it."""
     group_chunks: int

@@ -21,7 +21,7 @@ from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, Track
-from brand.orders.base.policy import BY_ONE_NODE, LockStep, OrderChoice, Policy, Setting, check_number
+from brand.orders.base.policy import LockStep, OrderChoice, Policy, Setting, check_number
 from brand.orders.base.random import RandomStream, group_positions, permutation
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import whole_reads
@@ -205,7 +205,6 @@ class JoaderPolicy(UniformPolicy):
     """
 
     name: ClassVar[str] = "joader"
-    one_node: ClassVar[bool] = True  # only one server decides for all jobs
     grows: ClassVar[bool] = True
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
@@ -224,8 +223,8 @@ class JoaderPolicy(UniformPolicy):
 class Joader(OrderChoice):
     """A baseline, to compare with `Shared()`: the dependent sampling of JOADER (NeurIPS 2022).
 
-    A uniform shuffle by single samples, on one node. Jobs fetch the same sample at the same time as often as uniform
-    shuffles allow.
+    A uniform shuffle by single samples, on one node or on several connected nodes. Jobs fetch the same sample at the
+    same time as often as uniform shuffles allow.
     """
 
     policy: ClassVar[type[JoaderPolicy]] = JoaderPolicy
@@ -233,6 +232,4 @@ class Joader(OrderChoice):
 
     def choose_policy(self, setting: Setting) -> JoaderPolicy:
         """Return the policy."""
-        if setting.nodes > 1:
-            raise UsageError(BY_ONE_NODE)
         return JoaderPolicy(setting.owned_chunks)

@@ -28,7 +28,6 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
-from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
@@ -77,8 +76,6 @@ class DrawPort(Reprs, shows="name resolver"):
             raise UsageError(order.policy.no_part)
         if order.shares and self.resolver.without_server:
             raise UsageError(SERVER_ONLY.format(f'order="{order.policy.name}"'))
-        if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
-            raise UsageError(BY_ONE_NODE)
         return replace(order, subset=chosen)
 
     def order_of_indices(self, seed: int, subset: ArrayLike | None = None) -> Order:
@@ -99,7 +96,7 @@ class DrawPort(Reprs, shows="name resolver"):
             server = self.resolver.client.server()
             nodes = Nodes(server.nodes, ranks, server.remote_share)
             order = choose_order(facts, seed, self._option, server.share, options.memory, nodes, at_a_time)
-            if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
+            if order.shares and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
                 raise UsageError(_APART)
             return order
         job = self.resolver.job

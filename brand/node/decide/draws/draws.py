@@ -162,7 +162,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         asked = False
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
-            if live is not None:
+            if live is not None and live.epoch.decides(draw.positions):
                 asked |= self._features.chase(live.epoch, draw, now_s)
         return asked
 

@@ -10,25 +10,32 @@ were decided at its last draw. Before its next draw it sends them, with the numb
 answered (`learn`). For `RECOVERY_S` the server decides nothing beyond these, because other processes may know more.
 Then it decides. If a late process was answered other samples than clients of this server have received meanwhile, the
 process is refused, because no sample may be drawn twice unnoticed.
+
+**On several nodes**, the first node decides, and the others follow (`order_messages`). Each node reads its own samples
+at the decided positions, and sends them to the nodes whose ranks draw these positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import ServerError, UsageError
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.online.rounds import Levels, Rounds
-from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, readable
 from brand.node.decide.state.epoch_table import EpochTable, Key, PlanReady
 from brand.node.decide.state.features import NOT_ONLINE, Feature
+from brand.node.decide.state.instructions import Refuse
+from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Runs
 from brand.node.decide.state.states import EARLY, ReadQueue, SampleStates
-from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
 from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 from brand.reprs import Reprs
@@ -40,6 +47,10 @@ AHEAD_SHARE: Final = 32
 LEAST_AHEAD: Final = 16
 RECOVERY_S: Final = 5.0
 """Time that an epoch begun by another server waits for the knowledge of client processes."""
+_NOT_DECIDED: Final = (
+    "the order of epoch {} was not decided within {:.0f} s: node 0 decides it, after it has heard of all nodes; start "
+    "the missing servers, and continue from the last state"
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -58,6 +69,8 @@ class OnlineOrder:
     """Whether a sample was sent to a client, so that decided positions are final."""
     since_s: float | None = None
     """The time of the first request for it, or of the first report of what a client knows."""
+    confirmed: int | None = None
+    """All other nodes know the positions before this one; None if none has to confirm them."""
 
     def add_request(self, end: int, count: int, now_s: float) -> None:
         """Note that a client asks for `count` positions before `end`, or needs them decided."""
@@ -67,6 +80,22 @@ class OnlineOrder:
     @property
     def complete(self) -> bool:
         return self.growing is not None and self.growing.complete
+
+    @property
+    def decided(self) -> int:
+        return 0 if self.growing is None else self.growing.decided
+
+    @property
+    def final(self) -> int:
+        """Clients may be answered at positions before this one."""
+        return self.decided if self.confirmed is None else min(self.decided, self.confirmed)
+
+    def confirm(self, position: int | None) -> None:
+        """Note that all other nodes know the positions before this one; None: none has to.
+
+        What is final remains so, although a node comes that knows nothing.
+        """
+        self.confirmed = None if position is None else max(self.final, position)
 
     def mark_begun(self) -> None:
         self.begun = True
@@ -105,18 +134,28 @@ class OnlineOrderTable(dict[Key, OnlineOrder]):
         self._over.get(key[0], set()).discard(key[1])
         return self[key]
 
-    def decided(self, key: Key) -> int:
+    def final(self, key: Key) -> int:
+        """Return the position before which clients may know the order."""
         order = self.get(key)
-        return 0 if order is None or order.growing is None else order.growing.decided
+        return 0 if order is None else order.final
 
     def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """Return up to `most` decided samples at positions from `first` on. These positions are final from now on."""
-        if first >= self.decided(key):
+        """Return up to `most` samples at positions from `first` on, as far as clients may know them."""
+        return self._tell(key, first, min(first + most, self.final(key)))
+
+    def send(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+        """Return up to `most` decided samples at positions from `first` on, for another node."""
+        order = self.get(key)
+        return self._tell(key, first, 0 if order is None else min(first + most, order.decided))
+
+    def _tell(self, key: Key, first: int, end: int) -> NDArray[np.int32]:
+        """Return the samples at positions `first` to `end` - 1. These positions are final from now on."""
+        if first >= end:
             return np.empty(0, np.int32)
         order = self[key]
         order.mark_told()
         assert order.growing is not None
-        return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
+        return order.growing.sample_of[first:end].copy()
 
     def forget_old(self) -> list[Key]:
         """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
@@ -140,11 +179,12 @@ class OnlineReadQueue(ReadQueue):
     """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
 
     A read's number is its position. The queue never reads an undecided position, because another job may have read it.
+    `mine`: whether this node reads each place. None if it reads all.
     """
 
-    def __init__(self, plan: EpochPlan, growing: Growing) -> None:
+    def __init__(self, plan: EpochPlan, growing: Growing, mine: NDArray[np.bool_] | None) -> None:
         super().__init__(plan)
-        self._growing = growing
+        self._growing, self._mine = growing, mine
         self._known = 0
         """Positions before this one have been visited."""
 
@@ -152,7 +192,8 @@ class OnlineReadQueue(ReadQueue):
         """Queue the reads of due samples at positions that were decided since the last call, or at all of them."""
         rest, first = (np.arange(0), 0) if again else (self.rest(), self._known)
         places = self._growing.sample_of[first : self._growing.decided]
-        wanted = first + np.flatnonzero(states.due(places) | states.are(EARLY, places))
+        due = states.due(places) | states.are(EARLY, places)
+        wanted = first + np.flatnonzero(due if self._mine is None else due & self._mine[places])
         self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
         self._known = self._growing.decided
 
@@ -171,17 +212,27 @@ class OnlineEpoch(Epoch):
 
     The epoch needs all samples that ranks will draw and waits for each of them, although most have no position yet. It
     holds the samples of these that another job reads, and reads only samples with a decided position.
+
+    On several nodes it waits for all samples that this node reads, and if ranks of this node draw, for those of other
+    nodes, too, until it is decided whose rank draws each: a home node may know and send earlier than this node knows.
     """
 
     def __init__(
-        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
+        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, order: OnlineOrder
     ) -> None:
-        super().__init__(replace(plan, sample_of=growing.sample_of), division, number, setting)
-        self.growing = growing
-        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
+        assert order.growing is not None
+        super().__init__(replace(plan, sample_of=order.growing.sample_of), division, number, setting)
+        self._order, self.growing = order, order.growing
+        self._dealt = division.start
+        """Before this position, it is known which node needs each sample."""
+        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, self.growing, self.mine)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
-        return int(positions.max()) < self.growing.decided
+        return int(positions.max()) < self._order.final
+
+    def positions_of(self, rank: int, front: int = 0) -> NDArray[np.int64]:
+        positions = super().positions_of(rank, front)
+        return positions[: np.searchsorted(positions, self.growing.decided)]
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
         return self.decides(positions) and super().waits_for_reads(positions)
@@ -190,33 +241,99 @@ class OnlineEpoch(Epoch):
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
         """Add ranks that draw. The rank of each sample is open, so the first rank makes the epoch need all samples."""
-        del fronts, read_of
-        first = not self.ranks
+        del read_of
+        first, drew, new = not self.ranks, bool(self.here), ranks.keys() - self.ranks.keys()
         self.ranks |= ranks
         start = self.division.start
-        if first and ranks and start < self.division.samples:  # if not, nothing is read ahead
-            places = self.plan.sample_of[min(start, self.growing.decided) :]
-            self.states.expect(places[~self._setting.limits.never_held()[places]])
+        if start >= self.division.samples or not new:  # nothing is read ahead
+            return
+        if first:
+            places = readable(self, self.plan.sample_of[min(start, self.growing.decided) :])
+            self.states.expect(places[~self._setting.limits.never_held(places)])
             self.progress.expect(len(places))
-            self.reads.look(self.states, again=True)
             yield len(places)
+        if self.mine is not None:
+            if self.here and not drew:
+                self.states.expect(self._to_come(~self.mine))
+            for rank in new:
+                positions = self.positions_of(rank, max(fronts.get(rank, 0), start))
+                self._need(positions[: np.searchsorted(positions, self._dealt)], send=False)
+            self._deal()
+        self.reads.look(self.states, again=True)
 
-    def on_growth(self, *, again: bool) -> None:
-        """Note that more of the order is decided; `again`: earlier positions have changed, too."""
+    def on_growth(self, *, again: bool) -> NDArray[Any]:
+        """Note that more of the order is decided; `again`: earlier positions have changed, too.
+
+        Returns the places that were held, and that no rank draws that is known.
+        """
+        held = np.arange(0) if self.mine is None else self._deal()
         self.reads.look(self.states, again=again)
+        return held
+
+    def _deal(self) -> NDArray[Any]:
+        """Need the samples at newly decided positions. Return the places that were held for no rank that is known."""
+        if not self.ranks or self._dealt >= self.growing.decided:
+            return np.arange(0)
+        positions = np.arange(self._dealt, self.growing.decided, dtype=np.int64)
+        self._dealt = self.growing.decided
+        idle: NDArray[Any] = self.plan.sample_of[positions[~self._need(positions, send=True)]]
+        return idle[self.states.release(idle)]
+
+    def _to_come(self, of: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the places without a position in a mask, shape (samples,), that other nodes can send now."""
+        places: NDArray[Any] = self.plan.sample_of[max(self.division.start, self._dealt) :]
+        return places[of[places] & self._can_come(places)]
+
+    def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return a mask of the places whose samples other nodes can send now, if they own them."""
+        limits, lost = self._setting.limits, list(self._setting.unreachable())
+        return ~limits.too_large(self._setting.owners.node, places) & ~np.isin(self.owner_of(places), lost)
+
+    def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
+        super().expect_again(node, present)
+        if self.here:
+            places = self._to_come(self.owner_of(np.arange(self.plan.mapping.samples)) == node)
+            self.states.expect(places[~present(places)])
+
+    def _need(self, positions: NDArray[np.int64], *, send: bool) -> NDArray[np.bool_]:
+        """Wait for the samples at decided positions that ranks of this node draw, or that this node sends.
+
+        Returns a mask of these. `send`: queue those of other nodes' ranks, too.
+        """
+        assert self.mine is not None
+        places, ranks = self.plan.sample_of[positions], self.division.ranks_of(positions)
+        nodes = np.full(len(positions), -1)
+        for rank, node in self.ranks.items():
+            nodes[ranks == rank] = node
+        own, mine, limits = self._setting.owners.node, self.mine[places], self._setting.limits
+        needed = (nodes == own) & (mine | self._can_come(places))
+        for node in set(self.ranks.values()) - {own}:
+            theirs = (nodes == node) & mine & ~limits.too_large(node, places)
+            needed |= theirs
+            if send and node in self.outgoing:
+                self.outgoing[node].add(positions[theirs])
+        self.states.expect(places[needed & ~limits.never_held(places)])
+        found: NDArray[np.bool_] = needed
+        return found
 
     def give_up_before(self, position: int) -> NDArray[Any]:
         return super().give_up_before(min(position, self.growing.decided))
 
 
 class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
-    """Decides the online orders of all runs of a node. `samples`: of the data set."""
+    """The online orders of all runs of a node. The first of several nodes decides them, the others follow it."""
 
-    def __init__(self, runs: Runs, lives: EpochTable, samples: int) -> None:
-        self._runs, self._lives = runs, lives
+    def __init__(self, runs: Runs, lives: EpochTable, residents: Residents, members: Members) -> None:
+        self._runs, self._lives, self._residents = runs, lives, residents
         self.orders = OnlineOrderTable(runs, lives)
-        self._rounds = Rounds(samples)
+        self._alone, self._decides = members.nodes == 1, members.node == FIRST_NODE
+        self._all_told: Callable[[Key, float], bool] = lambda key, now_s: True  # noqa: ARG005 - there are no others
+        self._rounds = Rounds(len(residents.pages_of))
         self._levels: dict[Key, Levels] = {}
+
+    def wait_for(self, all_told: Callable[[Key, float], bool]) -> None:
+        """Decide nothing of an order until all other nodes have told what they know of it."""
+        self._all_told = all_told
 
     @property
     def hurries(self) -> bool:
@@ -236,7 +353,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         """Note that samples are sent to a client. Return the number of decided positions, 0 for other orders."""
         if self._runs[key[0]].order.grows:
             self.orders[key].mark_told()
-        return self.orders.decided(key)
+        return self.orders.final(key)
 
     def make(
         self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting
@@ -246,10 +363,14 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
             return None
         order = self.orders.reopen(key)
         growing = order.growing or order.set_growing(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
-        if ready.begin.times and division.start > growing.decided:  # no rank draws before the start
-            self._rounds.leave(key)
-            growing.skip_to(division.start)
-        return OnlineEpoch(plan, division, number, setting, growing)
+        if ready.begin.times and division.start > growing.decided and self._alone:  # no rank draws before the start
+            self._skip(key, growing, division.start)
+        return OnlineEpoch(plan, division, number, setting, order)
+
+    def _skip(self, key: Key, growing: Growing, position: int) -> None:
+        """Decide that no rank draws before a position."""
+        self._rounds.leave(key)
+        growing.skip_to(position)
 
     def is_over(self, key: Key) -> bool:
         return self.orders.is_over(key)
@@ -278,7 +399,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         order.add_request(0, 0, now_s)
         before, end = growing.decided, min(first + len(places), sure)
         agreed = growing.agree(first, places)
-        again = agreed < end and first == 0 and not order.told
+        again = agreed < end and first == 0 and not order.told and self._alone
         if again:  # this server has decided ahead, and no client has received these decisions
             growing.restart()
             agreed = growing.agree(first, places)
@@ -297,6 +418,15 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         if order.begun:  # if not, another server has decided the order, and other processes know it
             order.add_request(min(position, self._runs[key[0]].order.draws), 0, now_s)
 
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
+        """Yield the clients whose draws have waited too long for the node that decides."""
+        for key in self.orders:
+            entry = self._lives.get(key)
+            for draw in () if entry is None or self._alone else entry.draws:
+                late = now_s - draw.since_s > LONGEST_WAIT_S
+                if late and int(draw.positions.max()) >= self.orders.final(key):
+                    yield Refuse(draw.client, ServerError(_NOT_DECIDED.format(key[1], LONGEST_WAIT_S)))
+
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, bridge: int) -> None:
@@ -308,7 +438,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         drawing = sum(self._draws(key, order) for key, order in self.orders.items())
         share = bridge // max(1, drawing)
         for key, order in self.orders.items():
-            levels = self._levels_of(key, order, now_s, share)
+            levels = self._levels_of(key, order, now_s, share) if self._decides else None
             if levels is None:
                 self._rounds.leave(key)
                 continue
@@ -326,8 +456,12 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         `share`: how many samples memory may hold for it.
         """
         growing, epoch = order.growing, self._epoch(key)
-        if growing is None or growing.complete or _waits(order, now_s):
+        if growing is None or growing.complete or self._waits(key, order, now_s):
             return None
+        if epoch is not None and growing.decided < epoch.division.start < len(growing.sample_of):
+            if now_s - self._since(order, now_s) < RECOVERY_S:  # the positions before are still to be told
+                return None
+            self._skip(key, growing, epoch.division.start)
         draws, at, ahead = len(growing.sample_of), order.most, 0
         if epoch is not None and epoch.division.start < draws and self._is_next(key, order):
             at = max(at, epoch.progress.start)
@@ -350,14 +484,21 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
     def _grow(self, key: Key, *, again: bool) -> None:
         epoch = self._epoch(key)
         if epoch is not None:
-            epoch.on_growth(again=again)
+            self._residents.let_go(epoch.on_growth(again=again))
 
     def _epoch(self, key: Key) -> OnlineEpoch | None:
         life = self._lives.get(key)
         live = None if life is None else life.live
         return live.epoch if live is not None and isinstance(live.epoch, OnlineEpoch) else None
 
+    def _waits(self, key: Key, order: OnlineOrder, now_s: float) -> bool:
+        """Return whether nothing is decided yet, because processes or nodes may know another server's decisions."""
+        if not self._all_told(key, now_s):
+            return True
+        return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S
 
-def _waits(order: OnlineOrder, now_s: float) -> bool:
-    """Return whether nothing is decided yet because client processes may know another server's decisions."""
-    return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S
+    def _since(self, order: OnlineOrder, now_s: float) -> float:
+        """Return the time at which this server has first heard of an order."""
+        if order.since_s is None:
+            order.add_request(0, 0, now_s)
+        return now_s if order.since_s is None else order.since_s

@@ -137,6 +137,10 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
 
     # -- to other nodes ----------------------------------------------------------------------------------------------
 
+    def has_told(self, node: NodeNumber, key: Key) -> bool:
+        """Return whether a node was told that ranks of this node draw an epoch."""
+        return key in self._told[node]
+
     def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
         """Yield the changes since the last call, for each reachable node."""
         if self._epochs.changes == self._seen_changes:

@@ -16,7 +16,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.instructions import Say
-from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import (
     EpochAnnounced,
     EpochReleased,
@@ -24,6 +24,10 @@ from brand.node.wire.peer_messages import (
     FetchReply,
     JoinVote,
     LeadingOffset,
+    OrderFollowed,
+    OrderGrown,
+    OrderKnown,
+    OrderLeft,
     PeerCapacity,
     Push,
     PushPart,
@@ -49,11 +53,26 @@ class JoinTalk(Protocol):
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]: ...
 
 
+class OrderTalk(Protocol):
+    """Messages between nodes about orders that one of them decides (`brand.node.decide.online.order_messages`)."""
+
+    def on_stream_open(self, node: NodeNumber, *, asks: bool) -> None: ...
+    def on_stream_end(self, node: NodeNumber) -> None: ...
+    def on_followed(self, node: NodeNumber, followed: OrderFollowed) -> None: ...
+    def on_known(self, node: NodeNumber, known: OrderKnown, now_s: float) -> Refused | None: ...
+    def on_left(self, node: NodeNumber, left: OrderLeft) -> None: ...
+    def on_grown(self, node: NodeNumber, grown: OrderGrown, now_s: float) -> None: ...
+    def news(self, now_s: float) -> Iterator[OrderFollowed | OrderKnown | OrderLeft | EpochReleased]: ...
+    def on_forgotten(self, left: OrderLeft) -> None: ...
+    def replies(self, node: NodeNumber) -> Iterator[OrderGrown | OrderLeft]: ...
+
+
 class Peering(Feature, Reprs, shows="peers announcements answering"):
     """The messages and samples that this node exchanges with all other nodes.
 
-    `share` is called before the first message about jobs that share is taken. It has to set `talk`. `left` is called
-    with the number of a node among the clients when the node does not ask any more.
+    `share` is called before the first message about jobs that share is taken, and `decide` before the first one about
+    an online order. They have to set who takes these messages (`set_talk`, `set_orders`). `left` is called with the
+    number of a node among the clients when the node does not ask any more.
     """
 
     def __init__(
@@ -63,22 +82,29 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         fetches: Fetches,
         depth: int,
         share: Callable[[], None],
+        decide: Callable[[], None],
         left: Callable[[ClientNumber], None],
     ) -> None:
         self._epochs, self._members, self.peers = node.epochs, node.members, peers
-        self._fetches, self._share = fetches, share
+        self._fetches, self._share, self._decide = fetches, share, decide
         self.receiving = Receiving(node, peers)
         self.announcements = Announcements(node.epochs, peers, node.members.node, left)
         self.sending = Sending(node.residents, node.epochs, node.counters, self.announcements.number_of)
         self.answering = FetchAnswers(node.members.others, depth)
         self._talk: JoinTalk | None = None
         """Messages about jobs that share. None if no job shares."""
+        self._orders: OrderTalk | None = None
+        """Messages about online orders. None if there are none."""
         for each in (self, self.receiving, self.sending, self.announcements.disagreements):
             node.epochs.features.turn_on(each)
 
     def set_talk(self, talk: JoinTalk) -> None:
         """Exchange messages about jobs that share from now on."""
         self._talk = talk
+
+    def set_orders(self, orders: OrderTalk) -> None:
+        """Exchange messages about online orders from now on."""
+        self._orders = orders
 
     def is_agreed(self, draw: Draw, now_s: float) -> bool:
         """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
@@ -96,9 +122,11 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         """
         if self._talk is not None:
             self._talk.on_stream_open(node)
+        if self._orders is not None:
+            self._orders.on_stream_open(node, asks=asks)
         if asks:
             self.receiving.on_stream_open(node, now_s)
-            for message in self.announcements.announce_all(node):
+            for message in (*self.announcements.announce_all(node), *self._of_orders(node, now_s)):
                 yield Say(node, asks=True, message=message)
         else:
             peer = self.peers[node]
@@ -116,6 +144,8 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
             self.sending.departing.drop(node)
             self.answering.reset(node, peer.opening + 1)  # answers to reads under way are dropped
             self.announcements.on_node_gone(node)
+            if self._orders is not None:
+                self._orders.on_stream_end(node)
 
     def on_message(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
         """Take a message of another node, and yield the answers. Raises `ProtocolError`, `UsageError`."""
@@ -131,6 +161,18 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
                 self._talking().on_vote(node, message, now_s)
             case LeadingOffset():
                 self._talking().on_front(node, message, now_s)
+            case OrderFollowed():
+                self._deciding().on_followed(node, message)
+            case OrderKnown():
+                refused = self._deciding().on_known(node, message, now_s)
+                if refused is not None:
+                    yield Say(node, asks=False, message=refused)
+            case OrderLeft() if node == FIRST_NODE:
+                self._deciding().on_forgotten(message)
+            case OrderLeft():
+                self._deciding().on_left(node, message)
+            case OrderGrown():
+                self._deciding().on_grown(node, message, now_s)
             case PeerCapacity(pages):
                 peer.allow(pages)
             case SampleRequest(number, room, positions):
@@ -177,9 +219,21 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         yield from self.announcements.news()
         if self._talk is not None:
             yield from self._talk.news(now_s)
+        for message in self._of_orders(FIRST_NODE, now_s):
+            yield FIRST_NODE, message
+
+    def _of_orders(
+        self, node: NodeNumber, now_s: float
+    ) -> Iterator[OrderFollowed | OrderKnown | OrderLeft | EpochReleased]:
+        """Yield what to tell a node about online orders: the first node decides them."""
+        if self._orders is not None and node == FIRST_NODE:
+            yield from self._orders.news(now_s)
 
     def _replies(self, peer: Peer, unsent: int, *, stuck: bool) -> Iterator[Say]:
         """Yield answers and samples for a node, as many as its stream takes."""
+        if self._orders is not None:
+            for grown in self._orders.replies(peer.node):
+                yield Say(peer.node, asks=False, message=grown)
         while unsent < MAX_UNSENT:
             part = self.answering.pop_part(peer.node)
             if part is not None:
@@ -197,6 +251,12 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
     def _epoch_of(self, number: int) -> Epoch | None:
         """Return the active epoch to which this node gave a number. None if it is not active any more."""
         return next((live.epoch for _, live in self._epochs.lives.live() if live.epoch.number == number), None)
+
+    def _deciding(self) -> OrderTalk:
+        if self._orders is None:
+            self._decide()
+        assert self._orders is not None
+        return self._orders
 
     def _talking(self) -> JoinTalk:
         if self._talk is None:

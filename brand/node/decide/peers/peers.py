@@ -43,6 +43,8 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         """Whether the peer has a stream on which it can ask this node."""
         self.has_asked = False
         """Whether the peer ever had such a stream."""
+        self.has_reported = False
+        """Whether the peer has reported its capacity on its stream, which follows the messages about its epochs."""
         self.opening = 0
         """Number of such streams that the peer has opened."""
         self.heard_s = 0.0
@@ -105,7 +107,7 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         """Note that the peer has opened a stream to ask on. Its capacity is not known yet."""
         self.asks = self.has_asked = True
         self.opening += 1
-        self._allowed = self._sent = 0
+        self._allowed, self._sent, self.has_reported = 0, 0, False
 
     def on_stream_end(self) -> None:
         self.asks = False
@@ -113,6 +115,7 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
     def allow(self, pages: int) -> None:
         """Allow `pages` pages in all, counted since the peer's stream was opened."""
         self._allowed = max(self._allowed, pages)
+        self.has_reported = True
 
     @property
     def may_send(self) -> int:

@@ -89,6 +89,10 @@ class Outgoing:
         second = self._second[~np.isin(self._second, asked)]
         self._second = np.sort(np.concatenate((second, self._move_to(along, _ALONG))))  # in the order of the draws
 
+    def add(self, positions: NDArray[np.int64]) -> None:
+        """Add positions after all others, of an order that grows. The node sends no requests for it."""
+        self._first = np.concatenate((self._first, positions))
+
     @property
     def unanswered(self) -> NDArray[Any]:
         """Positions that the node has requested and whose samples were not sent."""

@@ -154,7 +154,7 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
         for peer in self._peers:
             if self._peers.is_reachable(peer.node):
                 shown = self._shown[peer.node]
-                for number in [number for number in shown if not self._is_drawn_here(number)]:
+                for number in [number for number in shown if not epochs.runs.is_drawn_here(number)]:
                     yield peer.node, shown.pop(number)
                 owed = self._owed.pop(peer.node, set())
                 self._told[peer.node] = {key: said for key, said in self._told[peer.node].items() if key in live}
@@ -170,12 +170,7 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
                 continue
             if key in live:
                 told[key] = said
-            asks, draws = key in live and not leading.has_vote(node, key), self._is_drawn_here(key[0])
+            asks, draws = key in live and not leading.has_vote(node, key), epochs.runs.is_drawn_here(key[0])
             if draws:
                 self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
             yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
-
-    def _is_drawn_here(self, number: RunNumber) -> bool:
-        """Return whether clients of this node draw a run; runs of other nodes have negative numbers."""
-        run = self._epochs.runs.get(number)
-        return run is not None and max(run.clients, default=-1) >= 0

@@ -154,6 +154,9 @@ class EpochSetting:
 class ToSend(Protocol):
     """Samples of an epoch that this node still has to send to one other node."""
 
+    def add(self, positions: NDArray[np.int64]) -> None:
+        """Add positions after all others, of an order that grows."""
+
     def front(self, samples: int) -> int:
         """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
 
@@ -196,6 +199,16 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
         return self._setting.owners.of(places)
+
+    def positions_of(self, rank: int, front: int = 0) -> NDArray[np.int64]:
+        """Return the positions of a rank from `front` on whose samples are decided, ascending."""
+        positions = self.division.positions(rank)
+        return positions[np.searchsorted(positions, front) :]
+
+    def _drawn_by(self, rank: int, front: int = 0) -> NDArray[Any]:
+        """Return the places that a rank draws at these positions."""
+        places: NDArray[Any] = self.plan.sample_of[self.positions_of(rank, front)]
+        return places
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
         """Return whether the samples at these positions are decided."""
@@ -259,7 +272,7 @@ class Epoch(Reprs, shows="number progress states reads"):
     def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
         """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
-        positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
+        positions = np.sort(np.concatenate([np.arange(0), *(self.positions_of(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
         assert self.mine is not None
         can = self.mine[places] & ~self._setting.limits.too_large(node)[places]
@@ -273,7 +286,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         held: list[NDArray[Any]] = [np.arange(0)]
         for rank in [rank for rank, at in self.ranks.items() if at == node]:
             del self.ranks[rank]
-            places = _drawn_by(self, rank)
+            places = self._drawn_by(rank)
             places = places if self.mine is None else places[self.mine[places]]
             self.progress.expect(-len(places))
             held.append(places[self.states.release(places)])
@@ -289,7 +302,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
-            places = _drawn_by(self, rank, self.front())
+            places = self._drawn_by(rank, self.front())
             places = places[(self.owner_of(places) == node) & can[places]]
             self.states.expect(places[~present(places)])
 
@@ -300,7 +313,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         """
         drawn = np.zeros(self.plan.mapping.samples, np.bool_)
         for rank in self.here:
-            drawn[_drawn_by(self, rank, front)] = True
+            drawn[self._drawn_by(rank, front)] = True
         places = places[drawn[places] & self.states.are(GONE, places)]
         self.states.expect(places)
         self.states.mark_present(places)
@@ -360,10 +373,3 @@ def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
     """Return the places whose samples this node reads itself."""
     return places if epoch.mine is None else places[epoch.mine[places]]
-
-
-def _drawn_by(epoch: Epoch, rank: int, front: int = 0) -> NDArray[Any]:
-    """Return the places that a rank draws from position `front` on."""
-    positions = epoch.division.positions(rank)
-    places: NDArray[Any] = epoch.plan.sample_of[positions[np.searchsorted(positions, front) :]]
-    return places

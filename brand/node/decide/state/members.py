@@ -118,10 +118,10 @@ class SampleLimits:
         """Return a mask of places that need no read: cached, left in the page cache, or never held. Shape (places,)."""
         return self.never_held(places) | self._residents.kept(places) | self._residents.left.mask()[places]
 
-    def never_held(self, places: slice = slice(None)) -> NDArray[np.bool_]:
+    def never_held(self, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
         """Return a mask of the places with samples that are too large for this node, shape (places,)."""
         return self._residents.pages_of[places] > self._largest
 
-    def too_large(self, node: NodeNumber) -> NDArray[np.bool_]:
-        """Return a mask of the samples that are too large to be sent to a node without a request, shape (samples,)."""
-        return self._residents.pages_of > self.largest_sent(node)
+    def too_large(self, node: NodeNumber, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
+        """Return a mask of the samples that are too large to be sent to a node without a request, shape (places,)."""
+        return self._residents.pages_of[places] > self.largest_sent(node)

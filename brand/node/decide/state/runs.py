@@ -196,6 +196,11 @@ class Runs(UserDict[RunNumber, Run]):
         """Return the clients that have registered the run of this number. None: of all runs."""
         return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
 
+    def is_drawn_here(self, number: RunNumber) -> bool:
+        """Return whether clients of this node draw a run; other nodes have negative numbers among its clients."""
+        run = self.get(number)
+        return run is not None and max(run.clients, default=-1) >= 0
+
     def number_of(self, name: str, order: Order) -> RunNumber | None:
         """Return the number of a run. None if this server does not know it."""
         return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
