@@ -281,8 +281,9 @@ class OnlineEpoch(Epoch):
 
     def _to_come(self, of: NDArray[np.bool_]) -> NDArray[Any]:
         """Return the places without a position in a mask, shape (samples,), that other nodes can send now."""
-        places: NDArray[Any] = self.plan.sample_of[max(self.division.start, self._dealt) :]
-        return places[of[places] & self._can_come(places)]
+        places = self.plan.sample_of[max(self.division.start, self._dealt) :]
+        found: NDArray[Any] = places[of[places] & self._can_come(places)]
+        return found
 
     def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the places whose samples other nodes can send now, if they own them."""
