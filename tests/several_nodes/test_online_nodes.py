@@ -20,6 +20,7 @@ from tests import places
 from tests.made_orders import order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import all_open, all_reachable, draw_in_step, node_of, servers
+from tests.several_nodes.test_leading import release
 from tests.several_nodes.test_lockstep_nodes import SAMPLES, SIZE, go, of_job, read
 from tests.several_nodes.test_sharing_nodes import check_jobs, ranks_of
 from tests.several_nodes.world import Cluster
@@ -133,6 +134,53 @@ def test_the_first_node_waits_for_a_node_that_may_know_more() -> None:
     check(cluster, 1)
 
 
+def each_does_something(cluster: Cluster) -> None:
+    """And all arrives that nodes say, but for what the second node asks or tells the first one."""
+    for world in cluster.worlds:
+        world.step()
+        while world.jobs or world.reads:
+            world.finish_job() if world.jobs else world.finish_read()
+    for pair, to in ((0, 1), 0), ((0, 1), 1), ((1, 0), 1):
+        while cluster.network.deliver(*pair, to=to):
+            pass
+    for world in cluster.worlds:
+        world.hear()
+    release(cluster)
+
+
+def test_the_first_node_answers_only_what_the_others_have_confirmed() -> None:
+    """So they can tell a server that replaces it all that any client has got."""
+    cluster = cluster_of(2, run=[0], other=[1])
+    for _ in range(3):
+        go(cluster, cluster.ranks)
+    [rank], world = of_job(cluster, "run"), cluster.worlds[0]
+    for _ in range(LONG):
+        if not rank.waits:
+            rank.go_on()
+        each_does_something(cluster)
+        waiting, order = world.core.draws.waiting, world.online.orders[rank.key]
+        if waiting and waiting[0].waits_for == "server":
+            break
+    assert order.final <= waiting[0].positions.max() < order.decided
+    cluster.rest()
+    assert not rank.waits
+
+
+def test_a_node_that_follows_no_longer_confirms_nothing() -> None:
+    """The rank of the other node has left, and the first node, whose server was replaced, does not wait for it."""
+    cluster = cluster_of(2, run=[0, 1], other=[0])
+    for _ in range(4):
+        go(cluster, cluster.ranks)
+    cluster.restart(0)
+    cluster.join()
+    here, there = of_job(cluster, "run")
+    there.world.leave(there.client)
+    before = here.steps
+    for _ in range(40):
+        go(cluster, [here], 0.5)
+    assert here.steps > before + 5
+
+
 def test_orders_over_nodes_are_uniform() -> None:
     """Positions of 8 groups of samples in 8 parts of the epoch, of two jobs on two nodes: chi-square of 60 seeds."""
     counts = {name: np.zeros((8, 8)) for name in NAMES}
@@ -205,13 +253,13 @@ def test_a_rank_that_is_an_epoch_ahead_tells_what_the_slower_one_lacks(texts: Pa
                 drawn.extend(part.places.tolist() if not epoch else ())
 
         positions = [np.arange(rank, order.samples, 2) for rank in range(2)]
-        for rank, node in enumerate((ahead, behind)):
+        for rank, node in (1, behind), (0, ahead):
             node.begin(order, 1, Announcement(0, 0, rank, 2, 0), turn=0)
-            draw(node, rank, 0, positions[rank][: -1 if rank else None])
+            draw(node, rank, 0, positions[rank][: 50 if rank else None])
         ahead.begin(order, 1, Announcement(1, 0, 0, 2, 0), turn=0)
         draw(ahead, 0, 1, positions[0][:8])
         server.kill()
         server.start()
         draw(ahead, 0, 1, positions[0][8:16])
-        draw(behind, 1, 0, positions[1][-1:])
+        draw(behind, 1, 0, positions[1][50:])
     assert sorted(drawn) == list(range(order.samples))
