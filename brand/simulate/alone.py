@@ -1,4 +1,4 @@
-"""What does a server that is alone hold after its ranks have fetched an epoch? The server's own decisions, in blocks.
+"""Which samples does a server that is alone hold after an epoch of its ranks? Its own decisions, block by block.
 
 The ranks of such a server fetch a part of the samples, others in each epoch. So memory and the cache folder fill over
 several epochs, and a folder that follows the ranks (`next`, `frequency`) changes with each epoch. `FetchedEpochs` loads

@@ -11,6 +11,7 @@ from tests.support import brand
 
 IMAGINED = "--samples", "20000", "--mean-bytes", "100kB"
 SMALL = "--samples", "2000", "--mean-bytes", "100kB"
+WITH_FOLDERS = *("--order", "uniform", "--memory", "0.1", "--nodes", "4"), *("--cache", "0.2", "--storage", "hdd")
 FOLDERS = "--order", "uniform", "--memory", "0.1", "--cache", "0.2", "--storage", "hdd"
 
 
@@ -72,47 +73,19 @@ def test_a_cache_folder_on_a_slow_disk_is_not_used() -> None:
 @pytest.mark.slow
 def test_servers_that_are_alone_read_what_their_ranks_fetch() -> None:
     """Nothing is sent, and memory and folders hold other samples after each epoch. The default follows the ranks."""
-    asked = (
-        "--order",
-        "uniform",
-        "--memory",
-        "0.1",
-        "--nodes",
-        "4",
-        "--cache",
-        "0.2",
-        "--storage",
-        "hdd",
-        "--epochs",
-        "6",
-    )
     alone = "--servers", "connected,alone", "--placement", "even,frequency,next,auto"
-    rows = brand("simulate", *SMALL, *asked, *alone, "--json").json["rows"]
+    rows = brand("simulate", *SMALL, *WITH_FOLDERS, "--epochs", "6", *alone, "--json").json["rows"]
     assert len({row["epochs"][-1]["read_bytes"] for row in rows[:4]}) == 1  # connected: even
     even, frequency, follows, auto = (sum(epoch["read_bytes"] for epoch in row["epochs"]) for row in rows[4:])
     assert rows[0]["epochs"][-1]["read_bytes"] * 6 < follows == auto < frequency < even < 6 * 2000 * 100_000
     assert all(epoch["sent_bytes"] == 0 for row in rows[4:] for epoch in row["epochs"])
-    out = brand("simulate", *SMALL, *asked, *alone).out
+    out = brand("simulate", *SMALL, *WITH_FOLDERS, "--epochs", "6", *alone).out
     assert "The cache folders of connected servers use the placement even" in out
 
 
 def test_the_row_of_servers_that_are_alone_is_the_mean_of_later_epochs() -> None:
     """Their epochs differ: with the placement next, a good epoch and a bad one take turns."""
-    asked = (
-        "--order",
-        "uniform",
-        "--memory",
-        "0.1",
-        "--nodes",
-        "4",
-        "--cache",
-        "0.2",
-        "--storage",
-        "hdd",
-        "--epochs",
-        "5",
-    )
-    told = (*IMAGINED, *asked, "--servers", "alone", "--placement", "next")
+    told = (*IMAGINED, *WITH_FOLDERS, "--epochs", "5", "--servers", "alone", "--placement", "next")
     (row,) = brand("simulate", *told, "--json").json["rows"]
     reads = [epoch["reads"] for epoch in row["epochs"][1:]]
     assert len(set(reads)) > 1

@@ -12,7 +12,9 @@ from hypothesis import given
 
 from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import IDLE_S
-from brand.node.decide.online.online_orders import MOST_KEPT, RECOVERY_S, OnlineEpoch
+from brand.node.decide.online.online_epoch import OnlineEpoch
+from brand.node.decide.online.online_orders import RECOVERY_S
+from brand.node.decide.online.order_table import MOST_KEPT
 from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.sharing.joins import Pacemakers
 from brand.node.decide.state.epoch_table import Key

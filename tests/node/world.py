@@ -21,7 +21,8 @@ from brand.formats.constants import ROW
 from brand.node.decide.cache.caching import WRITES, CacheStart, FolderStart
 from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.online.online_orders import OnlineEpoch, OnlineOrders
+from brand.node.decide.online.online_epoch import OnlineEpoch
+from brand.node.decide.online.online_orders import OnlineOrders
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement

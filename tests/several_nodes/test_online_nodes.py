@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from brand.node.client.client import Client
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.online.order_messages import HEAR_S
+from brand.node.decide.peers.receiving import SILENCE_S
 from brand.node.wire.drawing import Announcement
 from brand.orders.policies.other_systems import JoaderPolicy
 from tests import places
@@ -132,6 +134,23 @@ def test_the_first_node_waits_for_a_node_that_may_know_more() -> None:
         go(cluster, cluster.ranks)
     assert before.items() <= cluster.given("other", 0).items()
     check(cluster, 1)
+
+
+def test_the_first_node_waits_with_a_limit_for_a_node_that_never_comes() -> None:
+    """Then it decides without that node, also the next epochs, for which it waits no longer."""
+    cluster = cluster_of(3, join=False, run=[0, 1], other=[1])
+    for pair in ((0, 1), (1, 0)):
+        cluster.network.open(*pair)
+    cluster.talk()
+    for _ in range(10):
+        go(cluster, cluster.ranks, 1.0)
+    assert all(rank.waits for rank in cluster.ranks)
+    go(cluster, [], HEAR_S - 9)
+    for _ in range(LONG):
+        if min(rank.epoch for rank in cluster.ranks) == 2:
+            break
+        go(cluster, cluster.ranks, SILENCE_S)
+    check(cluster, 2)
 
 
 def each_does_something(cluster: Cluster) -> None:

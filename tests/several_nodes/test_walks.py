@@ -64,7 +64,7 @@ def test_trainings_in_lock_step_never_wait_for_ever(chance: Chance, caplog: pyte
 @pytest.mark.slow
 @rounds(1)
 def test_one_order_is_decided_for_all_nodes(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
-    """While trainings draw, streams end and servers start anew: no sample at two positions, and no draw for ever."""
+    """Streams end and servers are replaced meanwhile. No sample comes twice, and each draw is answered."""
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
         walk(seed, STEPS, sharing=True, online=True)

@@ -17,8 +17,7 @@ at the decided positions, and sends them to the nodes whose ranks draw these pos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -26,22 +25,20 @@ from numpy.typing import NDArray
 
 from brand.errors import ServerError, UsageError
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.online.online_epoch import OnlineEpoch
+from brand.node.decide.online.order_table import OnlineOrder, OnlineOrderTable
 from brand.node.decide.online.rounds import Levels, Rounds
-from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, readable
+from brand.node.decide.state.epoch import Division, EpochSetting
 from brand.node.decide.state.epoch_table import EpochTable, Key, PlanReady
 from brand.node.decide.state.features import NOT_ONLINE, Feature
 from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Runs
-from brand.node.decide.state.states import EARLY, ReadQueue, SampleStates
 from brand.node.memory.residents import Residents
-from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
-from brand.orders.base.plan import EpochPlan
+from brand.node.wire.numbers import FIRST_NODE
 from brand.orders.joader.growing import Growing
 from brand.reprs import Reprs
 
-MOST_KEPT: Final = 4
-"""Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
 AHEAD_SHARE: Final = 32
 """Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
 LEAST_AHEAD: Final = 16
@@ -53,274 +50,6 @@ _NOT_DECIDED: Final = (
 )
 
 
-@dataclass(eq=False, slots=True)
-class OnlineOrder:
-    """The order of one epoch, and the positions that clients have asked for."""
-
-    growing: Growing | None = None
-    """None until a plan is made."""
-    most: int = 0
-    """Clients have asked for positions before this one."""
-    largest: int = 0
-    """Positions of the largest draw."""
-    begun: bool = False
-    """Whether a rank has begun the epoch here."""
-    told: bool = False
-    """Whether a sample was sent to a client, so that decided positions are final."""
-    since_s: float | None = None
-    """The time of the first request for it, or of the first report of what a client knows."""
-    confirmed: int | None = None
-    """All other nodes know the positions before this one; None if none has to confirm them."""
-
-    def add_request(self, end: int, count: int, now_s: float) -> None:
-        """Note that a client asks for `count` positions before `end`, or needs them decided."""
-        self.most, self.largest = max(self.most, end), max(self.largest, count)
-        self.since_s = now_s if self.since_s is None else self.since_s
-
-    @property
-    def complete(self) -> bool:
-        return self.growing is not None and self.growing.complete
-
-    @property
-    def decided(self) -> int:
-        return 0 if self.growing is None else self.growing.decided
-
-    @property
-    def final(self) -> int:
-        """Clients may be answered at positions before this one."""
-        return self.decided if self.confirmed is None else min(self.decided, self.confirmed)
-
-    def confirm(self, position: int | None) -> None:
-        """Note that all other nodes know the positions before this one; None: none has to.
-
-        What is final remains so, although a node comes that knows nothing.
-        """
-        self.confirmed = None if position is None else max(self.final, position)
-
-    def mark_begun(self) -> None:
-        self.begun = True
-
-    def mark_told(self) -> None:
-        self.told = True
-
-    def set_growing(self, growing: Growing) -> Growing:
-        """Set the order if there was none. Return the order."""
-        if self.growing is None:
-            self.growing = growing
-        return self.growing
-
-
-class OnlineOrderTable(dict[Key, OnlineOrder]):
-    """The online orders of all runs of a node, by run and epoch. A missing order is added, unless it is forgotten."""
-
-    def __init__(self, runs: Runs, lives: EpochTable) -> None:
-        self._runs, self._lives = runs, lives
-        self._over: dict[RunNumber, set[int]] = {}
-        """Epochs whose orders are forgotten, although samples were sent to clients."""
-
-    def __missing__(self, key: Key) -> OnlineOrder:
-        if self.is_over(key):
-            raise UsageError(
-                f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
-            )
-        return self.setdefault(key, OnlineOrder())
-
-    def is_over(self, key: Key) -> bool:
-        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
-        return key[1] in self._over.get(key[0], ())
-
-    def reopen(self, key: Key) -> OnlineOrder:
-        """Return the order of an epoch that a rank begins or a client knows; a new one if it is forgotten."""
-        self._over.get(key[0], set()).discard(key[1])
-        return self[key]
-
-    def final(self, key: Key) -> int:
-        """Return the position before which clients may know the order."""
-        order = self.get(key)
-        return 0 if order is None else order.final
-
-    def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """Return up to `most` samples at positions from `first` on, as far as clients may know them."""
-        return self._tell(key, first, min(first + most, self.final(key)))
-
-    def send(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """Return up to `most` decided samples at positions from `first` on, for another node."""
-        order = self.get(key)
-        return self._tell(key, first, 0 if order is None else min(first + most, order.decided))
-
-    def _tell(self, key: Key, first: int, end: int) -> NDArray[np.int32]:
-        """Return the samples at positions `first` to `end` - 1. These positions are final from now on."""
-        if first >= end:
-            return np.empty(0, np.int32)
-        order = self[key]
-        order.mark_told()
-        assert order.growing is not None
-        return order.growing.sample_of[first:end].copy()
-
-    def forget_old(self) -> list[Key]:
-        """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
-        gone = [key for key in self if key[0] not in self._runs]
-        self._over = {run: epochs for run, epochs in self._over.items() if run in self._runs}
-        idle: dict[RunNumber, list[Key]] = {}
-        for key in self:
-            if key[0] in self._runs and self._lives.get(key) is None:
-                idle.setdefault(key[0], []).append(key)
-        for keys in idle.values():
-            old = sorted(keys)[:-MOST_KEPT]
-            gone += old
-            for run, epoch in (key for key in old if self[key].told):
-                self._over.setdefault(run, set()).add(epoch)
-        for key in gone:
-            del self[key]
-        return gone
-
-
-class OnlineReadQueue(ReadQueue):
-    """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
-
-    A read's number is its position. The queue never reads an undecided position, because another job may have read it.
-    `mine`: whether this node reads each place. None if it reads all.
-    """
-
-    def __init__(self, plan: EpochPlan, growing: Growing, mine: NDArray[np.bool_] | None) -> None:
-        super().__init__(plan)
-        self._growing, self._mine = growing, mine
-        self._known = 0
-        """Positions before this one have been visited."""
-
-    def look(self, states: SampleStates, *, again: bool = False) -> None:
-        """Queue the reads of due samples at positions that were decided since the last call, or at all of them."""
-        rest, first = (np.arange(0), 0) if again else (self.rest(), self._known)
-        places = self._growing.sample_of[first : self._growing.decided]
-        due = states.due(places) | states.are(EARLY, places)
-        wanted = first + np.flatnonzero(due if self._mine is None else due & self._mine[places])
-        self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
-        self._known = self._growing.decided
-
-    def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Return the position of each place, infinity if it is not decided."""
-        return self._growing.positions(places)
-
-    def put_back(self, places: NDArray[Any]) -> None:
-        """Queue the reads of these places again at their deadlines, as far as these are decided."""
-        positions = self._growing.position_of[places]
-        self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
-
-
-class OnlineEpoch(Epoch):
-    """The progress of one epoch with an online order. Each node has such an epoch for itself.
-
-    The epoch needs all samples that ranks will draw and waits for each of them, although most have no position yet. It
-    holds the samples of these that another job reads, and reads only samples with a decided position.
-
-    On several nodes it waits for all samples that this node reads, and if ranks of this node draw, for those of other
-    nodes, too, until it is decided whose rank draws each: a home node may know and send earlier than this node knows.
-    """
-
-    def __init__(
-        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, order: OnlineOrder
-    ) -> None:
-        assert order.growing is not None
-        super().__init__(replace(plan, sample_of=order.growing.sample_of), division, number, setting)
-        self._order, self.growing = order, order.growing
-        self._dealt = division.start
-        """Before this position, it is known which node needs each sample."""
-        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, self.growing, self.mine)
-
-    def decides(self, positions: NDArray[np.int64]) -> bool:
-        return int(positions.max()) < self._order.final
-
-    def positions_of(self, rank: int, front: int = 0) -> NDArray[np.int64]:
-        positions = super().positions_of(rank, front)
-        return positions[: np.searchsorted(positions, self.growing.decided)]
-
-    def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
-        return self.decides(positions) and super().waits_for_reads(positions)
-
-    def expecting(
-        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
-    ) -> Iterator[int]:
-        """Add ranks that draw. The rank of each sample is open, so the first rank makes the epoch need all samples."""
-        del read_of
-        first, drew, new = not self.ranks, bool(self.here), ranks.keys() - self.ranks.keys()
-        self.ranks |= ranks
-        start = self.division.start
-        if start >= self.division.samples or not new:  # nothing is read ahead
-            return
-        if first:
-            places = readable(self, self.plan.sample_of[min(start, self.growing.decided) :])
-            self.states.expect(places[~self._setting.limits.never_held(places)])
-            self.progress.expect(len(places))
-            yield len(places)
-        if self.mine is not None:
-            if self.here and not drew:
-                self.states.expect(self._to_come(~self.mine))
-            for rank in new:
-                positions = self.positions_of(rank, max(fronts.get(rank, 0), start))
-                self._need(positions[: np.searchsorted(positions, self._dealt)], send=False)
-            self._deal()
-        self.reads.look(self.states, again=True)
-
-    def on_growth(self, *, again: bool) -> NDArray[Any]:
-        """Note that more of the order is decided; `again`: earlier positions have changed, too.
-
-        Returns the places that were held, and that no rank draws that is known.
-        """
-        held = np.arange(0) if self.mine is None else self._deal()
-        self.reads.look(self.states, again=again)
-        return held
-
-    def _deal(self) -> NDArray[Any]:
-        """Need the samples at newly decided positions. Return the places that were held for no rank that is known."""
-        if not self.ranks or self._dealt >= self.growing.decided:
-            return np.arange(0)
-        positions = np.arange(self._dealt, self.growing.decided, dtype=np.int64)
-        self._dealt = self.growing.decided
-        idle: NDArray[Any] = self.plan.sample_of[positions[~self._need(positions, send=True)]]
-        return idle[self.states.release(idle)]
-
-    def _to_come(self, of: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the places without a position in a mask, shape (samples,), that other nodes can send now."""
-        places = self.plan.sample_of[max(self.division.start, self._dealt) :]
-        found: NDArray[Any] = places[of[places] & self._can_come(places)]
-        return found
-
-    def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the places whose samples other nodes can send now, if they own them."""
-        limits, lost = self._setting.limits, list(self._setting.unreachable())
-        return ~limits.too_large(self._setting.owners.node, places) & ~np.isin(self.owner_of(places), lost)
-
-    def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        super().expect_again(node, present)
-        if self.here:
-            places = self._to_come(self.owner_of(np.arange(self.plan.mapping.samples)) == node)
-            self.states.expect(places[~present(places)])
-
-    def _need(self, positions: NDArray[np.int64], *, send: bool) -> NDArray[np.bool_]:
-        """Wait for the samples at decided positions that ranks of this node draw, or that this node sends.
-
-        Returns a mask of these. `send`: queue those of other nodes' ranks, too.
-        """
-        assert self.mine is not None
-        places, ranks = self.plan.sample_of[positions], self.division.ranks_of(positions)
-        nodes = np.full(len(positions), -1)
-        for rank, node in self.ranks.items():
-            nodes[ranks == rank] = node
-        own, mine, limits = self._setting.owners.node, self.mine[places], self._setting.limits
-        needed = (nodes == own) & (mine | self._can_come(places))
-        for node in set(self.ranks.values()) - {own}:
-            theirs = (nodes == node) & mine & ~limits.too_large(node, places)
-            needed |= theirs
-            if send and node in self.outgoing:
-                self.outgoing[node].add(positions[theirs])
-        self.states.expect(places[needed & ~limits.never_held(places)])
-        found: NDArray[np.bool_] = needed
-        return found
-
-    def give_up_before(self, position: int) -> NDArray[Any]:
-        return super().give_up_before(min(position, self.growing.decided))
-
-
 class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
     """The online orders of all runs of a node. The first of several nodes decides them, the others follow it."""
 
@@ -328,13 +57,14 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         self._runs, self._lives, self._residents = runs, lives, residents
         self.orders = OnlineOrderTable(runs, lives)
         self._alone, self._decides = members.nodes == 1, members.node == FIRST_NODE
-        self._all_told: Callable[[Key, float], bool] = lambda key, now_s: True  # noqa: ARG005 - there are no others
+        self._has_heard_all: Callable[[Key, float], bool] | None = None
+        """Whether no other node may know more of an order. None if this node decides for no other node."""
         self._rounds = Rounds(len(residents.pages_of))
         self._levels: dict[Key, Levels] = {}
 
-    def wait_for(self, all_told: Callable[[Key, float], bool]) -> None:
+    def wait_for(self, has_heard_all: Callable[[Key, float], bool]) -> None:
         """Decide nothing of an order until all other nodes have told what they know of it."""
-        self._all_told = all_told
+        self._has_heard_all = has_heard_all
 
     @property
     def hurries(self) -> bool:
@@ -494,12 +224,12 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
 
     def _waits(self, key: Key, order: OnlineOrder, now_s: float) -> bool:
         """Return whether nothing is decided yet, because processes or nodes may know another server's decisions."""
-        if not self._all_told(key, now_s):
+        if self._has_heard_all is not None and not self._has_heard_all(key, now_s):
             return True
         return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S
 
     def _since(self, order: OnlineOrder, now_s: float) -> float:
         """Return the time at which this server has first heard of an order."""
-        if order.since_s is None:
-            order.add_request(0, 0, now_s)
-        return now_s if order.since_s is None else order.since_s
+        order.add_request(0, 0, now_s)
+        assert order.since_s is not None
+        return order.since_s

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 
 from brand.errors import ProtocolError, UsageError
-from brand.node.decide.online.online_orders import OnlineOrder, OnlineOrders
+from brand.node.decide.online.online_orders import OnlineOrders
+from brand.node.decide.online.order_table import OnlineOrder
 from brand.node.decide.peers.announcements import Announcements, as_client
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.state.epoch_table import Key
@@ -32,7 +33,7 @@ AGAIN_S: Final = 1.0
 HEAR_S: Final = 20.0
 """Time for which the first node waits for a node that may know more of an order."""
 MOST_FOLLOWED: Final = 1024
-"""Limit on the orders that a node follows at a time."""
+"""Limit on the orders that a node follows at a time, with those that the first node has forgotten."""
 
 
 @dataclass(eq=False, slots=True)
@@ -145,7 +146,7 @@ class OrderMessages(Reprs, shows="_followers _followed"):
         if run is not None:  # if not, its announcement has not arrived yet, and the node will say so again
             key = run, followed.epoch
             followers = {number: each for number, each in self._followers[node].items() if each.key != key}
-            if len(followers) >= MOST_FOLLOWED:
+            if len(followers) + len(self._forgotten[node]) >= MOST_FOLLOWED:
                 raise ProtocolError(f"more than {MOST_FOLLOWED} orders are followed")
             self._followers[node] = followers | {followed.number: _FollowingNode(key, followed)}
             self._remember(node, followed)
@@ -254,8 +255,9 @@ class OrderMessages(Reprs, shows="_followers _followed"):
 
     def on_forgotten(self, left: OrderLeft) -> None:
         """Tell the first node all of an order again, which it has forgotten."""
-        self._followed = {key: followed for key, followed in self._followed.items() if followed.number != left.number}
-        self._told_again.append(left.number)
+        for key in [key for key, followed in self._followed.items() if followed.number == left.number]:
+            del self._followed[key]
+            self._told_again.append(left.number)
 
     def on_grown(self, node: NodeNumber, grown: OrderGrown, now_s: float) -> None:
         """Take positions that the first node has decided. Raises `ProtocolError`."""
@@ -267,7 +269,7 @@ class OrderMessages(Reprs, shows="_followers _followed"):
             if key[0] not in self._runs:
                 continue
             if grown.first > self._orders.orders.reopen(key).decided:
-                del self._followed[key]  # this node had forgotten the order, and follows it anew
+                del self._followed[key]  # this node has forgotten the order since: `news` follows it again
                 continue
             try:
                 self._orders.learn(key, grown.first, grown.places, grown.first + len(grown.places), now_s)
