@@ -138,6 +138,8 @@ def test_the_time_left_is_that_of_the_rest_of_the_iteration() -> None:
     (loop,) = found.facts([], 1.0)
     assert loop["pace"]["samples_per_s"] == pytest.approx(40)
     assert loop["left_s"] == pytest.approx((1000 - 80) / 40)
+    found.hears(report(waits=(), taken=999), 1.0)
+    assert found.facts([], 1.0)[0]["left_s"] == pytest.approx(1 / 40)  # not 0 before the end
     found.hears(report("new", waits=(), taken=0), 1.0)
     assert (found.facts([], 1.0)[0]["pace"], found.facts([], 1.0)[0]["left_s"]) == (None, None)
 

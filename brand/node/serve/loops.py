@@ -185,7 +185,7 @@ def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, no
         "epoch_samples": last.extent.samples,
         "pace": None if present is None else {name: round(value, 4) for name, value in asdict(present).items()},
         "recent_cause": main_cause(recent(rows)) if rows else None,
-        "left_s": None if steady is None or not steady.samples_per_s else round(left / steady.samples_per_s, 1),
+        "left_s": None if steady is None or not steady.samples_per_s else round(left / steady.samples_per_s, 6),
         "busy_s": round(busy_s, 1),
         "heard_s": round(now_s - loop.heard_s, 3),
         **loop.tally.to_json(),
