@@ -44,6 +44,15 @@ def _deal(samples: int, nodes: int, seed: int, epoch: int) -> NDArray[Any]:
     return permutation(samples, seed, RandomStream.ACCESS, epoch)[: turns * nodes].reshape(turns, nodes)
 
 
+def _counts(samples: int, nodes: int, epochs: int, seed: int) -> NDArray[np.int64]:
+    """Count how often each node draws each sample, shape (nodes, samples)."""
+    _check(nodes, epochs)
+    counts = np.zeros((nodes, samples), np.int64)
+    for epoch in range(epochs):
+        counts[np.arange(nodes), _deal(samples, nodes, seed, epoch)] += 1
+    return counts
+
+
 def draw_counts(nodes: int, epochs: int) -> NDArray[np.float64]:
     """Return the chance that a node draws a sample 0, 1, ... `epochs` times in `epochs` epochs, shape (epochs + 1,)."""
     _check(nodes, epochs)
@@ -75,11 +84,18 @@ def counted_above(samples: int, nodes: int, epochs: int, delta: Fraction, seed: 
     out of range.
     """
     least = _above(nodes, epochs, delta)
-    counts = np.zeros((nodes, samples), np.int64)
-    for epoch in range(epochs):
-        counts[np.arange(nodes), _deal(samples, nodes, seed, epoch)] += 1
-    above: NDArray[np.int64] = (counts >= least).sum(axis=1)
+    above: NDArray[np.int64] = (_counts(samples, nodes, epochs, seed) >= least).sum(axis=1)
     return above
+
+
+def from_other_nodes(samples: int, nodes: int, epochs: int, seed: int) -> float:
+    """Count the fraction of all draws that come from another node if each sample is where it is drawn most often.
+
+    Each sample has one copy in the cluster. Placed without regard to draws, the fraction is 1 - 1 / nodes. Raises
+    `UsageError` if an argument is out of range.
+    """
+    counts = _counts(samples, nodes, epochs, seed)
+    return float(1 - counts.max(axis=0).sum() / counts.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.harness import show, table
 from bench.papers.allotment import ALLOTMENTS, least
-from bench.papers.frequency import counted_above, draw_counts, expected_above, lemma_1, node_draws
+from bench.papers.frequency import counted_above, draw_counts, expected_above, from_other_nodes, lemma_1, node_draws
 from bench.papers.hits import RULES
 from bench.papers.reuse import reuse_distances, share_longer
 from bench.papers.threads import Outcome, ThreadScene, outcome
@@ -171,6 +171,16 @@ def print_frequency() -> None:
     _print("Access counts: 10,000 samples, 4 nodes, 1,000 epochs", rows)
 
 
+def print_homes() -> None:
+    """Print how many draws come from another node if each sample has one copy, where it is drawn most often."""
+    clusters = [(nodes, epochs) for nodes in (2, 3, 8) for epochs in (10, 90)]
+    rows = [
+        Row(f"{nodes} nodes, {epochs} epochs: from another node, %", 100 * from_other_nodes(20_000, nodes, epochs, 0))
+        for nodes, epochs in clusters
+    ]
+    _print("One copy of each sample, at the node that draws it most: 20,000 samples", rows)
+
+
 def print_lemma() -> None:
     """Print for how many numbers of nodes, epochs and draws Lemma 1 of HDMLP holds."""
     cases, wrong = lemma_1(most_nodes=6, most_epochs=24)
@@ -260,5 +270,5 @@ def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
 
 def print_all() -> None:
     """Print all tables."""
-    for section in (print_frequency, print_lemma, print_reuse, print_hits, print_threads, print_ablation):
+    for section in (print_frequency, print_homes, print_lemma, print_reuse, print_hits, print_threads, print_ablation):
         section()

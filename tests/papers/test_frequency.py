@@ -17,6 +17,7 @@ from bench.papers.frequency import (
     counted_above,
     draw_counts,
     expected_above,
+    from_other_nodes,
     lemma_1,
     node_draws,
     often,
@@ -54,6 +55,21 @@ def test_real_permutations_agree_with_the_expected_number() -> None:
     counted = counted_above(10_000, 4, 1000, TENTH, seed=0)
     assert counted.shape == (4,)
     assert np.abs(counted - 322.94).max() < 4 * 17.7
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 9, 10])
+def test_one_copy_where_a_sample_is_drawn_most(epochs: int) -> None:
+    """On two nodes: the chance that the binomial distribution gives for the node that draws it less often."""
+    times = np.arange(epochs + 1)
+    less = float((np.minimum(times, epochs - times) * draw_counts(2, epochs)).sum()) / epochs
+    assert from_other_nodes(20_000, 2, epochs, seed=0) == pytest.approx(less, abs=0.005)
+
+
+def test_placement_by_frequency_saves_less_in_a_longer_run() -> None:
+    """Of what three nodes get from each other, 67 % of all draws if placed at random; 0 if there is one node."""
+    ten, ninety = (from_other_nodes(20_000, 3, epochs, seed=0) for epochs in (10, 90))
+    assert (round(ten, 2), round(ninety, 2)) == (0.51, 0.61)
+    assert from_other_nodes(100, 1, 10, seed=0) == 0
 
 
 @given(st.integers(1, 9), st.integers(1, 60))
