@@ -137,6 +137,7 @@ class Collection:
         facts = {key: value for key, value in self.version.items() if key != "checksum"}
         check(checksum_of(facts) == self.version["checksum"] and facts["format"] == "brand-version", "checksum")
         own = {key: value for key, value in facts.items() if key not in ("id", "format", "version")}
+        own["parts"] = [{key: value for key, value in part.items() if key != "merged"} for part in facts["parts"]]
         check(facts["id"][16:] == f"{number:08x}" + checksum_of(own)[:8], "id of the version")
         self.deleted = set(self.list(self.version["deleted"]))
         self.runs: list[tuple[int, int, Reader | None, list[int]]] = []
@@ -148,6 +149,8 @@ class Collection:
             check(held == part["samples"] == part["end"] - first - len(absent), "samples of a part")
             check(reader is None or reader.manifest["id"] == part["id"], "id of a part")
             check(set(absent) <= self.deleted, "an absent index that is not deleted")
+            check("merged" not in part or self.version["version"] == [1, 3], "the minor version of merged segments")
+            self.list(part.get("merged"))
             self.runs.append((first, part["end"], reader, absent))
             first = part["end"]
 

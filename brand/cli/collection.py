@@ -26,10 +26,14 @@ from brand.cli.convert import (
 from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
+from brand.collect.compacting import Compacted, reminder
 from brand.collect.home import unfinished
 from brand.errors import UsageError, counted
 
 _THEN: Final = "An append that was stopped goes on with the same command."
+_COMPACT: Final = click.option(
+    "--compact", is_flag=True, help="Merge small segments afterwards if it is time, as `brand compact` does."
+)
 
 
 @click.group()
@@ -42,6 +46,7 @@ def append() -> None:
 
 
 @append.command(help=f"Add the image folder SRC to the collection DST, or begin it. {_THEN}")
+@_COMPACT
 @folder_verb
 @table_options
 def images(src: str, dst: str, chosen: Options, on_progress: OnProgress, **beside: Any) -> Report:
@@ -52,6 +57,7 @@ def images(src: str, dst: str, chosen: Options, on_progress: OnProgress, **besid
 @TRANSCRIPTS
 @TEXT_COLUMNS
 @TABLE_FORM
+@_COMPACT
 @folder_verb
 def audio(
     src: str,
@@ -60,37 +66,45 @@ def audio(
     on_progress: OnProgress,
     transcripts: str | None,
     columns: str | None,
+    *,
+    compact: bool,
     **form: Any,
 ) -> Report:
     texts: dict[str, Any] = {
         "transcripts": transcripts,
         "columns": names_of(columns),
         "dialect": dialect_of(form),
+        "compact": compact,
     }
     return collect.append_audio(src, dst, chosen, **texts, on_progress=on_progress)
 
 
 for _kind, _help in IMPORTS.items():
     _said = f"{_help.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
-    append.command(_kind, help=_said)(import_verb(_kind, collect.append_from))
+    append.command(_kind, help=_said)(_COMPACT(import_verb(_kind, collect.append_from)))
 
 _said = f"{TOKENS_HELP.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
-append.command("tokens", help=_said)(token_verb(collect.append_tokens))
+append.command("tokens", help=_said)(_COMPACT(token_verb(collect.append_tokens)))
 
 
 @append.command()
 @click.argument("src", type=DATA_SET_IN_FOLDER)
 @click.argument("dst", type=COLLECTION)
 @click.option("--copy", is_flag=True, help="Copy the files, instead of making hard links where that is possible.")
+@_COMPACT
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
-def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
+def dataset(src: Path, dst: Path, *, copy: bool, compact: bool, as_json: bool) -> None:
     """Add the finished data set SRC to the collection DST, or begin it.
 
     A hard link is a second name of a file. It takes no space, and SRC stays unchanged.
     """
     with meter(quiet=as_json) as show:
         version = collect.append_data_set(
-            str(src), str(dst), copy=copy, on_chunk=lambda done, of, size: show("append", done, of, size, None)
+            str(src),
+            str(dst),
+            copy=copy,
+            compact=compact,
+            on_chunk=lambda done, of, size: show("append", done, of, size, None),
         )
     new = version.parts[-1]
     if as_json:
@@ -101,6 +115,8 @@ def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
         f"Version {version.number} of {dst} has {counted(version.samples, 'sample')}; the new ones are {new.first:,} to"
         f" {new.end - 1:,}"
     )
+    if not compact and (due := reminder(version)) is not None:
+        echo(due)
 
 
 @click.command()
@@ -213,10 +229,11 @@ def delete(
 @click.option("--forget", is_flag=True, help="Remove all older versions, and the files that only they need.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
-    """Rewrite segments of the collection DST without deleted samples.
+    """Merge small segments of the collection DST, and leave out deleted samples.
 
-    Indices do not change. Older versions need the old segments, so no space is freed without --forget. With --forget,
-    loader states and running trainings of older versions cannot continue.
+    Eight neighbouring segments of about one size become one. Indices do not change. Older versions need the old
+    segments, so no space is freed without --forget. With --forget, loader states and running trainings of older
+    versions cannot continue.
     """
     with meter(quiet=as_json) as show:
         done = collect.compact(
@@ -226,22 +243,31 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
         facts = (
             None
             if done is None
-            else {"version": done.version.number, "segments": done.segments, "samples": done.samples}
+            else {
+                "version": done.version.number,
+                "segments": done.segments,
+                "written": done.written,
+                "samples": done.samples,
+            }
         )
         print_json({"path": str(dst), "done": facts, "freed": 0 if done is None else done.freed})
         return
     if done is None:
-        echo(f"Nothing to do: no segment of {dst} has more than {100 * above:g} % deleted samples")
+        echo(f"Nothing to do: no segment of {dst} has more than {100 * above:g} % deleted samples, and few are small")
         return
     if done.segments:
-        echo(
-            f"{counted(done.segments, 'segment')} rewritten without {counted(done.samples, 'deleted sample')}"
-            f" ({size(done.bytes)}): version {done.version.number} of {dst}"
-        )
+        echo(f"{_said_of(done)}: version {done.version.number} of {dst}")
     if forget:
         echo(f"All older versions are removed, and {size(done.freed)} are free again")
     else:
         echo("Older versions keep the old segments: `brand compact --forget` removes both")
+
+
+def _said_of(done: Compacted) -> str:
+    old, gone = counted(done.segments, "segment"), f"{counted(done.samples, 'deleted sample')} ({size(done.bytes)})"
+    if done.written == done.segments:
+        return f"{old} rewritten without {gone}"
+    return f"{old} merged into {done.written:,}" + (f", without {gone}" if done.samples else "")
 
 
 @click.command()

@@ -268,7 +268,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         codecs, renames = fields_told(told)
         choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect, label=label or "")
         _run(
-            lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
+            lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress, **given),
             given,
             "sample",
             as_json=as_json,
@@ -301,9 +301,10 @@ def token_verb(run: Callable[..., Report]) -> Callable[..., None]:
         **given: Any,
     ) -> None:
         tokens = TokenOptions(dtype, block, stride, end_of_text, vocabulary)
+        given["on_error"] = "fail"
         _run(
-            lambda options, on_progress: run(src, dst, options, tokens=tokens, on_progress=on_progress),
-            given | {"on_error": "fail"},
+            lambda options, on_progress: run(src, dst, options, tokens=tokens, on_progress=on_progress, **given),
+            given,
             "sample",
             as_json=as_json,
         )

@@ -3,7 +3,11 @@
 append      `append_*`: a folder, data of another tool, samples from Python, or a data set becomes a segment
 changes     `overlay`: a column of numbers for all samples, in no segment
             `delete`: samples are no longer read or fetched; their bytes remain, and `undelete` restores the samples
-rewriting   `compact`: segments are written again without their deleted samples
+compacting  `compact`: segments are written again without their deleted samples, and small neighbours are merged
+tiers       which neighbouring segments become one: a pure function of their sizes
+rewriting   writes a segment in place of others, without some of their samples
+companions  joins the files next to the samples of segments that are merged
+origins     the samples that were added already
 redaction   `redact`: delete, compact, and the old files are removed, with a report
 home        publishes a version, whole or not at all; lists versions, and removes them with their files
 
@@ -20,9 +24,9 @@ from brand.collect.changes import NamedSamples as NamedSamples
 from brand.collect.changes import delete as delete
 from brand.collect.changes import overlay as overlay
 from brand.collect.changes import undelete as undelete
+from brand.collect.compacting import compact as compact
 from brand.collect.home import versions as versions
 from brand.collect.redaction import redact as redact
-from brand.collect.rewriting import compact as compact
 
 __all__ = [
     "NamedSamples",

@@ -16,9 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xxhash
-
 from brand.chunker import (
     Options,
     Report,
@@ -34,7 +31,19 @@ from brand.chunker.plan.plan import Like
 from brand.chunker.plan.report import OnProgress, silent
 from brand.chunker.sources.request import Target
 from brand.chunker.sources.texttable import Dialect
-from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
+from brand.collect.compacting import merge_due, reminder
+from brand.collect.home import (
+    MOST_PARTS,
+    STAGING,
+    TOO_MANY,
+    Writer,
+    collection_folder,
+    kept,
+    make_folder,
+    staged,
+    writing,
+)
+from brand.collect.origins import holder_of, origin_of
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME
@@ -42,11 +51,11 @@ from brand.formats.header import DecodeDefault
 from brand.formats.manifest import read_manifest
 from brand.formats.preparation import DecodeImage
 from brand.formats.publish import storage_errors
-from brand.formats.version import PartOf, Version
+from brand.formats.version import PartOf, Version, read_version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io import frontback
-from brand.storage.io.location import Collected, FolderLocation, is_collection, located, numbers, present_version
+from brand.storage.io.location import Collected, FolderLocation, is_collection, last_number, located
 from brand.storage.maintenance.copies import place_files
 
 Convert = Callable[[str, Options], Report]
@@ -61,18 +70,20 @@ def append_images(
     table: Target | None = None,
     key: str | None = None,
     choice: FieldMapping | None = None,
+    compact: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add an image folder to a collection, or begin one with it. Raises as `convert_images`, and as `append_data_set`.
 
     If the collection exists, it decides chunk size, compression and classes: folders with a known name get the label
-    that they have had, new ones the next labels. The arguments are those of `convert_images`.
+    that they have had, new ones the next labels. `compact` merges small segments afterwards if it is time, so that the
+    number of segments stays small whatever the number of appends. The other arguments are those of `convert_images`.
     """
 
     def convert(to: str, chosen: Options) -> Report:
         return convert_images(src, to, chosen, table=table, key=key, choice=choice, on_progress=on_progress)
 
-    return _converted(collection, "images", src, options, convert)
+    return _converted(collection, "images", src, options, convert, compact=compact)
 
 
 def append_audio(
@@ -83,6 +94,7 @@ def append_audio(
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
     dialect: Dialect | None = None,
+    compact: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add an audio folder to a collection, as `append_images` does; the arguments are those of `convert_audio`."""
@@ -92,7 +104,7 @@ def append_audio(
             src, to, chosen, transcripts=transcripts, columns=columns, dialect=dialect, on_progress=on_progress
         )
 
-    return _converted(collection, "audio", src, options, convert)
+    return _converted(collection, "audio", src, options, convert, compact=compact)
 
 
 def append_from(
@@ -102,6 +114,7 @@ def append_from(
     options: Options | None = None,
     *,
     choice: FieldMapping | None = None,
+    compact: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add data that another tool has written, as `append_images` does; the arguments are those of `convert_from`."""
@@ -109,7 +122,7 @@ def append_from(
     def convert(to: str, chosen: Options) -> Report:
         return convert_from(kind, src, to, chosen, choice=choice, on_progress=on_progress)
 
-    return _converted(collection, kind, src, options, convert)
+    return _converted(collection, kind, src, options, convert, compact=compact)
 
 
 def append_tokens(
@@ -118,6 +131,7 @@ def append_tokens(
     options: Options | None = None,
     *,
     tokens: TokenOptions | None = None,
+    compact: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add token files to a collection, as `append_images` does; the arguments are those of `convert_tokens`."""
@@ -125,7 +139,7 @@ def append_tokens(
     def convert(to: str, chosen: Options) -> Report:
         return convert_tokens(src, to, chosen, tokens=tokens, on_progress=on_progress)
 
-    return _converted(collection, "tokens", src, options, convert)
+    return _converted(collection, "tokens", src, options, convert, compact=compact)
 
 
 def append_samples(
@@ -137,6 +151,7 @@ def append_samples(
     options: Options | None = None,
     decode: Mapping[str, DecodeImage] | None = None,
     label: str | None = None,
+    compact: bool = False,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
@@ -145,21 +160,31 @@ def append_samples(
     `decode` is that of the collection.
     """
     folder = collection_folder(collection, new=True)
-    if schema is None and _has_versions(folder):
-        schema = dict(joined(folder).manifest.header.schema.fields)
+    known = _present(folder)
+    if schema is None and known is not None:
+        schema = dict(StoredDataSet(Collected(folder, known)).header.schema.fields)
     make_folder(folder)
+    _make_room(folder, known, compact=compact)
     with staged(folder, "samples") as work:
-        like = _options(folder, options)
+        like = _options(folder, known, options)
         report = pack_samples(
             samples, os.fspath(work / "made"), schema, classes, like, on_progress, decode, label or ""
         )
-        return _publish(folder, work / "made", report, f"samples from Python, {counted(report.samples, 'sample')}")
+        note = f"samples from Python, {counted(report.samples, 'sample')}"
+        return _publish(folder, work / "made", report, note, compact=compact)
 
 
 def append_data_set(
-    path: Target, collection: Target, *, copy: bool = False, on_chunk: frontback.OnChunk = frontback.silent
+    path: Target,
+    collection: Target,
+    *,
+    copy: bool = False,
+    compact: bool = False,
+    on_chunk: frontback.OnChunk = frontback.silent,
 ) -> Version:
     """Add a finished data set to a collection, or begin one with it. Its files become hard links if possible.
+
+    `compact` is that of `append_images`. Returns the version that has the new samples in its last segment.
 
     Raises:
         UsageError: It is a partition or a collection, or its samples are in the collection already.
@@ -173,9 +198,10 @@ def append_data_set(
         what = "a collection" if data.version is not None else "a partition" if data.share is not None else "in a store"
         raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
-    if _has_versions(folder):
-        _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
+    if (known := _present(folder)) is not None:
+        _check_alike(StoredDataSet(Collected(folder, known)), data)
     make_folder(folder)
+    _make_room(folder, known, compact=compact)
 
     def on_placed(number: int, _: object) -> None:
         on_chunk(number + 1, data.header.chunks, int(data.chunk_rows["file_size"][number]))
@@ -184,15 +210,22 @@ def append_data_set(
         chunks = range(data.header.chunks)
         place_files(data, work / "made", chunks, work / "copy", copy=copy, on_placed=on_placed)
         with writing(folder) as writer:
-            return _add(writer, work / "made", f"data set {printable(os.path.abspath(path))}")
+            version = _add(writer, work / "made", f"data set {printable(os.path.abspath(path))}")
+    if compact:
+        merge_due(folder, version)
+    return version
 
 
-def _converted(collection: Target, kind: str, src: Target, options: Options | None, convert: Convert) -> Report:
+def _converted(
+    collection: Target, kind: str, src: Target, options: Options | None, convert: Convert, *, compact: bool
+) -> Report:
     folder = collection_folder(collection, new=True)
-    chosen = _options(folder, options)
+    known = _present(folder)
+    chosen = _options(folder, known, options)
     if chosen.dry_run:
         return replace(convert(os.fspath(folder / STAGING / "none"), chosen), target=os.fspath(collection))
     make_folder(folder)
+    _make_room(folder, known, compact=compact)
     named = os.fspath(src) if "://" in os.fspath(src) else os.path.abspath(src)
     source = hashlib.blake2s(named.encode(errors="surrogateescape")).hexdigest()[:8]
     with kept(folder, f"{kind}-{source}") as place:
@@ -200,22 +233,37 @@ def _converted(collection: Target, kind: str, src: Target, options: Options | No
             shutil.rmtree(place)
         report = convert(os.fspath(place), chosen)
         try:
-            return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
+            done = _publish(folder, place, report, f"{kind} {printable(named)}", compact=compact)
+            return replace(done, target=os.fspath(collection))
         except UsageError:  # it is there already, or does not fit: nothing is left to continue
             shutil.rmtree(place)
             raise
 
 
-def _publish(folder: Path, made: Path, report: Report, note: str) -> Report:
+def _publish(folder: Path, made: Path, report: Report, note: str, *, compact: bool) -> Report:
     """Make a finished data set a segment. The report contains the indices of its samples."""
     with writing(folder) as writer:
         version = _add(writer, made, note)
     part = version.parts[-1]
-    told = (
+    told = [
         f"Version {version.number}: the new samples are {part.first:,} to {part.end - 1:,} of {version.samples:,}",
         *(_unknown(name, part) for name in version.overlays),
-    )
+    ]
+    if compact and (merged := merge_due(folder, version)).number > version.number:
+        told.append(f"Version {merged.number} has the same samples in {counted(len(merged.parts), 'segment')}")
+    elif not compact and (due := reminder(version)) is not None:
+        told.append(due)
     return replace(report, target=os.fspath(folder), notes=(*report.notes, *told))
+
+
+def _make_room(folder: Path, version: Version | None, *, compact: bool) -> None:
+    """Raise `UsageError` if the collection has no room for a segment, before all is converted; `compact` makes room."""
+    if version is None or sum(part.id is not None for part in version.parts) < MOST_PARTS:
+        return
+    if compact:
+        merge_due(folder, version)
+    else:
+        raise UsageError(f"{folder} has {MOST_PARTS:,} segments, and more are not possible: {TOO_MANY}")
 
 
 def _unknown(name: str, part: PartOf) -> str:
@@ -226,12 +274,12 @@ def _add(writer: Writer, made: Path, note: str) -> Version:
     """Make a finished data set the next segment, and publish. Raises `UsageError` if it is one already."""
     manifest = read_manifest(made)
     part, known = manifest.data_set_id.hex(), writer.version
-    origin = _origin(StoredDataSet(made))
-    for each in () if known is None else known.parts:
-        if origin == each.origin:
-            raise UsageError(
-                f"these samples are in the collection already, as {each.first:,} to {each.end - 1:,}: nothing was done"
-            )
+    origin = origin_of(StoredDataSet(made))
+    if known is not None and (each := holder_of(writer.folder, known, origin)) is not None:
+        told = "as" if each.origin == origin else "among"
+        raise UsageError(
+            f"these samples are in the collection already, {told} {each.first:,} to {each.end - 1:,}: nothing was done"
+        )
     if known is not None:
         _check_alike(StoredDataSet(Collected(writer.folder, known)), StoredDataSet(made))
     writer.take(made, part)
@@ -243,28 +291,22 @@ def _add(writer: Writer, made: Path, note: str) -> Version:
     return writer.publish(f"append {note}", (*known.parts, new), known.deleted, known.overlays)
 
 
-def _origin(data: StoredDataSet) -> str:
-    """Return a text that identifies these samples, whatever their order on storage and the names of later classes."""
-    rows = data.rows(0, len(data))
-    by_index = np.empty(len(rows), "<u8")
-    by_index[rows["index"]] = rows["checksum"]
-    return xxhash.xxh3_128_hexdigest(by_index.tobytes())
+def _present(folder: Path) -> Version | None:
+    """Return the present version; None if there is none yet. Raises a `FormatError`."""
+    number = last_number(folder) if is_collection(folder) else None
+    return None if number is None else read_version(folder, number)
 
 
-def _has_versions(folder: Path) -> bool:
-    return is_collection(folder) and bool(numbers(folder))
-
-
-def _options(folder: Path, options: Options | None) -> Options:
+def _options(folder: Path, known: Version | None, options: Options | None) -> Options:
     options = options or Options()
-    if not _has_versions(folder):
+    if known is None:
         return options
     if options.chunk_size is not None or options.chunk_bytes is not None or options.compression != "auto":
         raise UsageError(
             "chunk size and compression are those of the collection: leave out --chunk-size, --chunk-bytes and "
             "--compression"
         )
-    return replace(options, like=_like(StoredDataSet(Collected(folder, present_version(folder)))))
+    return replace(options, like=_like(StoredDataSet(Collected(folder, known))))
 
 
 def _like(data: StoredDataSet) -> Like:

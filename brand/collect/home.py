@@ -1,13 +1,14 @@
 """How does a collection get a new version, whole or not at all, whatever ends the writer?
 
-    with writing(folder) as writer:          one writer at a time; leftovers of earlier ones are removed
+    with writing(folder) as writer:          one writer at a time; leftovers of a killed one are removed
         listed = writer.put(values)          a list, at its place and on the device
         writer.take(staged, part_id)         a finished data set becomes a segment
         writer.publish(...)                  the next version, which names them
 
 A version is linked to its name last, and link(2) refuses a name that is taken. So a kill at any moment leaves the old
 version or the new one. Long work (conversions, rewriting) is done before, in a folder below `staging/`; `staged` holds
-the lock of such a folder.
+the lock of such a folder. `staging/unnamed` is there from a writer's first list or segment to its version. Only if a
+writer was killed in between, the next one reads all versions, to find the files that none names.
 
 `forget_before` removes versions, with the files that only they need, for `compact --forget`. For `redact`, an intent in
 `staging/redact.json` is written before its version is published, and each later writer carries it out
@@ -51,15 +52,26 @@ from brand.formats.version import (
     version_name,
 )
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.io.location import Collected, is_collection, named_version, numbers, present_version
+from brand.storage.io.location import (
+    Collected,
+    is_collection,
+    last_number,
+    named_version,
+    numbers,
+    present_version,
+)
 from brand.stores.url import is_url
 
 INTENT_NAME: Final = "staging/redact.json"
 MOST_PARTS: Final = 256
 """Segments that hold samples: each needs two descriptors of every process that reads."""
+TOO_MANY: Final = "`brand compact` merges them. Run it, then the same command again"
+"""Advice for a collection with `MOST_PARTS` segments."""
 WAIT_S: Final = 60.0
 """Seconds that a writer waits for another one, which only renames and links."""
 STAGING: Final = "staging"
+UNNAMED: Final = "staging/unnamed"
+"""An empty file: there may be segments and lists that no version names."""
 KEPT: Final = "append-"
 """Prefix of staged folders that are not removed: conversions that were stopped, which the same command continues."""
 _POLL_S: Final = 0.05
@@ -134,6 +146,7 @@ def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> in
     """Remove versions, then the segments and lists that no remaining version names. Returns their size in bytes."""
     parts = {part.id for version in left for part in version.parts}
     lists = {listed.name for version in left for listed in version.lists}
+    _mark_unnamed(folder)
     for version in old:
         (folder / version_name(version.number)).unlink()
     sync_folder(folder / "versions")
@@ -144,6 +157,7 @@ def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> in
     for name in sorted({listed.name for version in old for listed in version.lists} - lists):
         freed += (folder / name).stat().st_size
         (folder / name).unlink()
+    (folder / UNNAMED).unlink()
     return freed
 
 
@@ -193,11 +207,13 @@ class Writer:
 
     def __init__(self, folder: Path, version: Version | None) -> None:
         self.folder, self.version = folder, version
+        self._marked = False
 
     def put(self, values: NDArray[Any]) -> Listed | None:
         """Write a list to its place, and flush it. Returns None for an empty one."""
         if not len(values):
             return None
+        self._mark()
         listed, data = npy_list(values)
         if not (self.folder / listed.name).exists():
             publish_bytes(self.folder / listed.name, data)
@@ -209,6 +225,7 @@ class Writer:
 
     def take(self, staged: Path, part: str) -> None:
         """Move a finished data set from `staging/` to its place as a segment."""
+        self._mark()
         staged.rename(self.folder / part_name(part))
         sync_folder(self.folder / "parts")
 
@@ -230,25 +247,41 @@ class Writer:
         held = sum(part.id is not None for part in parts)
         if held > MOST_PARTS:
             raise UsageError(
-                f"{self.folder} would have {counted(held, 'segment')}, and {MOST_PARTS} are the most. Convert all "
-                "data again, or append less often"
+                f"{self.folder} would have {counted(held, 'segment')}, and {MOST_PARTS} are the most: {TOO_MANY}"
             )
         version = make_version(collection, number, parts, deleted, overlays, parent, note)
         _link(self.folder, version)
-        self.version = version
+        (self.folder / UNNAMED).unlink(missing_ok=True)
+        self._marked, self.version = False, version
         return version
+
+    def _mark(self) -> None:
+        if not self._marked:
+            _mark_unnamed(self.folder)
+            self._marked = True
+
+
+def _mark_unnamed(folder: Path) -> None:
+    """Let the next writer look for files that no version names, unless the mark is removed before."""
+    (folder / UNNAMED).touch()
+    sync_folder(folder / STAGING)  # on the device before the files that it speaks of
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[Writer]:
-    """Open the collection for this writer only. Removes leftovers of earlier writers. Raises `StorageError`."""
+def writing(folder: Path, *, sweep: bool = False) -> Iterator[Writer]:
+    """Open the collection for this writer only. Removes leftovers of earlier writers. Raises `StorageError`.
+
+    `sweep`: look for files that no version names in any case. It takes time that grows with the number of versions.
+    """
     make_folder(folder)  # a copy that was made with other tools may lack empty folders
     with storage_errors(folder, "cannot change the collection in"), _locked(folder):
-        known = numbers(folder)
-        _remove_unnamed(folder, [read_version(folder, number) for number in known])
+        if sweep or (folder / UNNAMED).exists():
+            _remove_unnamed(folder, [read_version(folder, number) for number in numbers(folder)])
+            (folder / UNNAMED).unlink(missing_ok=True)
+        _remove_abandoned(folder)
         finish_destroying(folder)
-        known = numbers(folder)  # an interrupted redaction has removed some
-        yield Writer(folder, read_version(folder, known[-1]) if known else None)
+        number = last_number(folder)  # an interrupted redaction has removed some
+        yield Writer(folder, None if number is None else read_version(folder, number))
 
 
 @contextmanager
@@ -314,7 +347,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _link(folder: Path, version: Version) -> None:
     """Link a version to its name, unless that is taken: then nothing is done. Raises `StorageError`."""
     final = folder / version_name(version.number)
-    temporary = final.with_name(f".{version.id}.tmp")
+    temporary = folder / STAGING / f".{version.id}.tmp"
     with temporary.open("wb") as file:
         file.write(pack_version(version))
         file.flush()
@@ -341,7 +374,13 @@ def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
     for each in (folder / "lists").iterdir():
         if f"lists/{each.name}" not in lists:
             each.unlink()
-    for each in [*(folder / VERSIONS_NAME).glob(".*.tmp"), *(folder / STAGING).glob(".*.tmp")]:
+    for each in (folder / VERSIONS_NAME).glob(".*.tmp"):  # of earlier releases
+        each.unlink()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove unfinished work of processes that have ended, other than conversions that can continue."""
+    for each in (folder / STAGING).glob(".*.tmp"):
         each.unlink()
     for each in (folder / STAGING).iterdir():
         if each.is_dir() and not each.name.startswith(KEPT) and not _in_use(each / "lock"):

@@ -30,7 +30,7 @@ from brand.collect.home import (
     write_intent,
     writing,
 )
-from brand.collect.rewriting import Rewritten, held_in, publish_rewritten, rewrite_parts, trained_without
+from brand.collect.rewriting import Rewrite, Rewritten, held_in, publish_rewritten, rewrite_parts, trained_without
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import NOTHING, chunk_name
 from brand.formats.index import companions_in
@@ -92,12 +92,12 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
         work = stack.enter_context(staged(folder, "redact"))
         touched = [(part, bool(len(held_in(part, found.indices)))) for part in index.parts]
         todo = [
-            (part, held_in(part, deleted) if held else nothing)
+            Rewrite((part.part,), (part,), held_in(part, deleted) if held else nothing)
             for part, held in touched
             if held or dictionary is not None
         ]
-        done = rewrite_parts(todo, work, on_chunk, dictionary)
-        writer = stack.enter_context(writing(folder))
+        done = rewrite_parts(todo, folder, work, on_chunk, dictionary)
+        writer = stack.enter_context(writing(folder, sweep=True))
         if writer.present.id != index.version.id:
             raise StorageError(f"{folder}: another command has changed the collection meanwhile. Run it again")
         old, versions = _old_parts(folder, found.indices)
@@ -157,7 +157,7 @@ def _report(
     versions: list[int],
     dictionary: bytes | None,
 ) -> dict[str, Any]:
-    new = {str(each.old.id): each.part for each in done}
+    new = {str(each.plan.old[0].id): each.part for each in done}
     samples, files = [], []
     checksums: set[int] = set()
     for part in old.values():
@@ -177,7 +177,9 @@ def _report(
         remains.append(f"conversions of new data that were stopped: if their source has the samples, remove {names}")
     if empty := _without_samples(index, found.indices, old):
         remains.append(f"names of classes that have no sample any more, in every chunk: {', '.join(empty)}")
-    kept = [(each.staged, part_name(each.part)) for each in done if each.part is not None and not len(each.left_out)]
+    kept = [
+        (each.staged, part_name(each.part)) for each in done if each.part is not None and not len(each.plan.left_out)
+    ]
     kept += [(p.location.local, p.part.name) for p in index.parts if str(p.part.id) not in new]
     if beside := [f"{name}/{file}" for place, name in kept for file in companions_in(place)]:
         remains.append(f"other files of the sources of segments that had none of the samples: {', '.join(beside)}")

@@ -13,6 +13,8 @@ VERSION_MAJOR: Final = 1
 VERSION_MINOR: Final = 0
 VERSION_OF_COLLECTIONS: Final = 1
 """Minor version of the files of a collection; chunks and manifests have `VERSION_MINOR`."""
+VERSION_OF_MERGES: Final = 3
+"""Minor version of a collection's files with segments that several were merged into."""
 VERSION_OF_LISTS: Final = 2
 """Minor version of chunks and manifests whose schema has a list codec."""
 VERSION_OF_FACTS: Final = 2

@@ -27,6 +27,7 @@ from brand.formats.constants import (
     MAX_SAMPLES,
     MAX_VERSIONS,
     VERSION_OF_COLLECTIONS,
+    VERSION_OF_MERGES,
     VERSIONS_NAME,
 )
 from brand.formats.header import canonical_json, is_field_name, natural
@@ -70,6 +71,8 @@ class PartOf:
     """XXH3-128 of the checksums of the samples that were added, in the order of their indices."""
     absent: Listed | None = None
     """The indices of the run whose samples were removed from the segment; None if there are none."""
+    merged: Listed | None = None
+    """The first 64 bits of the origins of the segments that were merged into this one, ascending; None if none was."""
 
     @property
     def name(self) -> str:
@@ -118,7 +121,8 @@ class Version:
 
     @property
     def lists(self) -> list[Listed]:
-        found = [self.deleted, *(part.absent for part in self.parts), *(o.values for o in self.overlays.values())]
+        of_parts = [each for part in self.parts for each in (part.absent, part.merged)]
+        found = [self.deleted, *of_parts, *(o.values for o in self.overlays.values())]
         return [each for each in found if each is not None]
 
     @cached_property
@@ -148,7 +152,11 @@ def make_version(
 
 
 def pack_version(version: Version) -> bytes:
-    return pack_signed(MARKER, {"id": version.id, **_facts(version)}, minor=VERSION_OF_COLLECTIONS)
+    facts, minor = _facts(version), VERSION_OF_COLLECTIONS
+    for part, entry in zip(version.parts, facts["parts"], strict=True):
+        if part.merged is not None:
+            entry["merged"], minor = _pair(part.merged), VERSION_OF_MERGES
+    return pack_signed(MARKER, {"id": version.id, **facts}, minor=minor)
 
 
 def version_name(number: int) -> str:
@@ -220,6 +228,7 @@ def npy_list(values: NDArray[Any]) -> tuple[Listed, bytes]:
 
 
 def _facts(version: Version) -> dict[str, Any]:
+    """Return the keys from which the id follows: those of version 1.1, so that its readers find the same id."""
     return {
         "parts": [
             {"id": p.id, "end": p.end, "samples": p.samples, "origin": p.origin, "absent": _pair(p.absent)}
@@ -245,7 +254,8 @@ def _parsed(value: Mapping[str, Any]) -> Version:
     for each in value["parts"]:
         part_id = None if each["id"] is None else identity(each["id"]).hex()
         end, samples = natural(each["end"], "end"), natural(each["samples"], "samples")
-        parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), _listed(each["absent"])))
+        lists = _listed(each["absent"]), _listed(each.get("merged"))
+        parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), *lists))
         first = end
     if not parts:
         raise ValueError("it has no segment")

@@ -153,7 +153,7 @@ def test_parts_are_compacted(made: Path) -> None:
     assert "1 segment rewritten without 6 deleted samples" in told.out
     assert "`brand compact --forget` removes both" in told.out
     forgot = brand("compact", made, "--forget", "--json").json
-    assert forgot["done"] == {"version": 5, "segments": 0, "samples": 0}
+    assert forgot["done"] == {"version": 5, "segments": 0, "written": 0, "samples": 0}
     assert forgot["freed"] > 0
     assert brand("compact", made, "--json").json == {"path": str(made), "done": None, "freed": 0}
 

@@ -31,11 +31,11 @@ def samples(first: int, count: int, *, mark: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def grow(folder: Path, first: int, count: int, *, chunk_size: int = 8, mark: str = "") -> None:
+def grow(folder: Path, first: int, count: int, *, chunk_size: int = 8, mark: str = "", compact: bool = False) -> None:
     """Append so many samples."""
     new = not (folder / "versions").is_dir() or not any((folder / "versions").iterdir())
     options = Options(chunk_size=chunk_size if new else None, jobs=1, compression="none" if new else "auto")
-    append_samples(samples(first, count, mark=mark), folder, SCHEMA, options=options)
+    append_samples(samples(first, count, mark=mark), folder, SCHEMA, options=options, compact=compact)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ Change = tuple[Callable[[Path], object], Model]
 """What it does to a folder, and the model afterwards."""
 
 
-def some_change(model: Model, rng: Random, folder: Path) -> Change:
-    """A change that is possible now."""
+def some_change(model: Model, rng: Random, folder: Path, *, merging: bool = False) -> Change:
+    """A change that is possible now. `merging`: appends compact."""
     kinds = ["append", "append", "delete", "delete", "overlay", "compact", "redact", "undelete"]
     kind = rng.choice(kinds) if model.samples else "append"
     count = len(model.samples)
@@ -89,7 +89,7 @@ def some_change(model: Model, rng: Random, folder: Path) -> Change:
     more = rng.randint(1, 30)
     new = samples(1000 * rng.randint(1, 10**6), more)
     first = int(new[0]["key"].split("/")[1])
-    return lambda at: grow(at, first, more), replace(model, samples=(*model.samples, *new))
+    return lambda at: grow(at, first, more, compact=merging), replace(model, samples=(*model.samples, *new))
 
 
 def _of_parts(folder: Path, touched: Sequence[int], deleted: frozenset[int]) -> set[int]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from brand.errors import LayoutError, NotADataSetError
 from brand.formats.constants import NOTHING, ROW
+from brand.formats.header import Header
 from brand.formats.manifest import Manifest
 from brand.formats.noticed import merged
 from brand.formats.version import Version
@@ -199,9 +200,10 @@ class JoinedIndex:
         return self.parts[max(0, int(np.searchsorted(self._firsts, index, side="right")) - 1)].location
 
 
-def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
+def joined_header(parts: Sequence[PartIndex]) -> Header:
+    """Return the header of segments that are one data set, with places for holes."""
     last, first = parts[-1], parts[0]
-    header = type(first.header)(
+    return Header(
         samples=last.first_place + last.header.samples,
         chunk_size=first.header.chunk_size,
         schema=first.header.schema,
@@ -212,6 +214,9 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         decode=first.header.decode,
         field_classes=first.header.field_classes,
     )
+
+
+def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
     manifests = [part.manifest for part in parts]
     files = {}
     for name in manifests[0].files:
@@ -220,8 +225,8 @@ def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
         files[name] = size, xxhash.xxh3_128_hexdigest(digests.encode())
     return Manifest(
         data_set_id=bytes.fromhex(version_id),
-        header=header,
-        dictionary_size=first.manifest.dictionary_size,
+        header=joined_header(parts),
+        dictionary_size=manifests[0].dictionary_size,
         stored_bytes=sum(manifest.stored_bytes for manifest in manifests),
         raw_bytes=sum(manifest.raw_bytes for manifest in manifests),
         largest_sample=max(manifest.largest_sample for manifest in manifests),

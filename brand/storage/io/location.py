@@ -16,7 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from brand.errors import MissingFileError, NotADataSetError, UnreadableError, UsageError
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, chunk_name
@@ -150,6 +150,8 @@ class Collected(_InFolders):
         return firsts, list(map(str, folders))
 
 
+_SHOWN: Final = 20
+"""Numbers of versions in a message."""
 Where = str | os.PathLike[str] | Location
 """A data set's name: the path of its folder, its URL, or its location."""
 
@@ -209,12 +211,16 @@ def named_version(path: Path) -> tuple[Path, Version, bool] | None:
         return None
     if number is None:
         return path, present_version(path), False
-    known = numbers(path)
-    if number not in known:
-        told = f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
-        what, missing = f"there is no version {number}: {told}", path / version_name(number)
+    if not (missing := path / version_name(number)).exists():
+        what = f"there is no version {number}: {_told(numbers(path))}"
         raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` lists their contents")
     return path, read_version(path, number), True
+
+
+def _told(known: list[int]) -> str:
+    if len(known) > _SHOWN:
+        return f"there are {len(known):,} versions, {known[0]} to {known[-1]}"
+    return f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
 
 
 def check_single(path: Path, cure: str) -> None:
@@ -231,18 +237,33 @@ def pinned(path: str, number: int) -> str:
 
 def numbers(folder: Path) -> list[int]:
     """Return the numbers of all versions, ascending. Raises `UnreadableError`."""
+    return _numbers_in(_version_files(folder))
+
+
+def last_number(folder: Path) -> int | None:
+    """Return the highest number of a version; None if there is no version. Raises `UnreadableError`."""
+    names = _version_files(folder)
+    # Of 10,000 names, one is parsed: a longer number is a higher one.
+    last = version_number(max(names, key=lambda name: (len(name), name), default=""))
+    return last if last is not None else max(_numbers_in(names), default=None)
+
+
+def _version_files(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder / VERSIONS_NAME)
+        return os.listdir(folder / VERSIONS_NAME)
     except OSError as error:
         what, path = f"cannot be read: {error.strerror}", folder / VERSIONS_NAME
         raise UnreadableError(what, path=path) from error
+
+
+def _numbers_in(names: list[str]) -> list[int]:
     return sorted(number for name in names if (number := version_number(name)) is not None)
 
 
 def present_version(folder: Path) -> Version:
     """Return the version with the highest number. Raises a `FormatError`."""
-    known = numbers(folder)
-    if not known:
+    number = last_number(folder)
+    if number is None:
         what = "a collection without a version: run the interrupted `brand append` again"
         raise NotADataSetError(what, path=folder)
-    return read_version(folder, known[-1])
+    return read_version(folder, number)
