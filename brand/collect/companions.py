@@ -10,6 +10,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,7 +21,6 @@ from brand.formats.manifest import Files
 from brand.formats.publish import FolderTarget
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
-_BLOCK: Final = 1 << 20
 
 
 def merge_companions(folders: Sequence[Path], target: FolderTarget, work: Path) -> Files:
@@ -63,15 +63,16 @@ def _join_archives(old: Sequence[Path], to: Path) -> None:
 
 def _add(archive: zipfile.ZipFile, source: zipfile.ZipFile, info: zipfile.ZipInfo, method: int) -> None:
     """Add a file or an empty folder under the first name that is free, unless an equal one is there."""
-    names = set(archive.namelist())
     path, number, name = PurePosixPath(info.filename), 1, info.filename
-    while name in names:
-        known = archive.getinfo(name)
+    while (known := _member(archive, name)) is not None:
         if (known.file_size, known.CRC) == (info.file_size, info.CRC):
             return
         number += 1
         name = str(path.with_name(f"{path.stem}~{number}{path.suffix}"))
-    new = zipfile.ZipInfo(name, _DATE)
-    new.compress_type, new.file_size = method, info.file_size
-    with source.open(info) as file, archive.open(new, "w") as copy:
-        shutil.copyfileobj(file, copy, _BLOCK)
+    archive.writestr(zipfile.ZipInfo(name, _DATE), source.read(info), compress_type=method)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo | None:
+    with suppress(KeyError):
+        return archive.getinfo(name)
+    return None

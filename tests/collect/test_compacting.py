@@ -30,6 +30,7 @@ from brand.collect import (
     delete,
     overlay,
     redact,
+    rewriting,
     tiers,
     undelete,
     versions,
@@ -311,14 +312,14 @@ def test_a_deletion_that_was_undone_meanwhile_stops_a_compaction(
     folder = tmp_path / "all"
     grow(folder, 0, 10)
     delete(folder, NamedSamples(indices=[3, 4]))
-    real = compacting.rewrite_parts
+    real = rewriting.rewrite_parts
 
     def meanwhile(*given: Any) -> Any:
         made = real(*given)
         undelete(folder, [3])
         return made
 
-    monkeypatch.setattr(compacting, "rewrite_parts", meanwhile)
+    monkeypatch.setattr("brand.collect.compacting.rewrite_parts", meanwhile)
     with pytest.raises(StorageError, match="has changed these segments meanwhile"):
         compact(folder)
     monkeypatch.undo()
@@ -333,7 +334,7 @@ def test_appends_during_a_compaction_stay(tmp_path: Path, pairs: None, monkeypat
     folder = tmp_path / "all"
     for number in range(2):
         grow(folder, 100 * number, 10)
-    real = compacting.rewrite_parts
+    real = rewriting.rewrite_parts
 
     def meanwhile(*given: Any) -> Any:
         made = real(*given)
@@ -342,7 +343,7 @@ def test_appends_during_a_compaction_stay(tmp_path: Path, pairs: None, monkeypat
         overlay(folder, "score", np.arange(30) / 2)
         return made
 
-    monkeypatch.setattr(compacting, "rewrite_parts", meanwhile)
+    monkeypatch.setattr("brand.collect.compacting.rewrite_parts", meanwhile)
     compact(folder)
     assert [part.end for part in version_of(folder).parts] == [20, 30]
     every = (*samples(0, 10), *samples(100, 10), *samples(200, 10))
