@@ -253,7 +253,8 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
         print_json({"path": str(dst), "done": facts, "freed": 0 if done is None else done.freed})
         return
     if done is None:
-        echo(f"Nothing to do: no segment of {dst} has more than {100 * above:g} % deleted samples, and there is nothing to merge")
+        few = f"no segment of {dst} has more than {100 * above:g} % deleted samples"
+        echo(f"Nothing to do: {few}, and there is nothing to merge")
         return
     if done.segments:
         echo(f"{_said_of(done)}: version {done.version.number} of {dst}")

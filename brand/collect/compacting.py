@@ -24,13 +24,17 @@ from brand.chunker.sources.request import Target
 from brand.collect.home import MOST_PARTS, collection_folder, forget_before, joined, staged, writing
 from brand.collect.rewriting import Rewrite, Rewritten, held_in, publish_rewritten, rewrite_parts
 from brand.collect.tiers import CROWD, merges
-from brand.errors import UsageError, counted
+from brand.errors import StorageError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.formats.version import Version
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.frontback import OnChunk, silent
 
 _NONE: Final = np.empty(0, np.int64)
+
+
+class _ChangedError(StorageError):
+    """The segments were changed by another command, while new ones were written in place of them."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,16 @@ def compact(
 
 
 def merge_due(folder: Path, version: Version) -> Version:
-    """Merge neighbouring segments if it is time for it in a version; return the last one. Raises as `compact`."""
+    """Merge neighbouring segments if it is time for it in a version; return the new one, or `version`.
+
+    If another command changes the segments meanwhile, nothing is done: the next append merges. Raises as `compact`.
+    """
     if not merges([part.samples for part in version.parts]):
         return version
-    done = _compacted(folder, joined(folder), 1.0, silent, forget=False)
+    try:
+        done = _compacted(folder, joined(folder), 1.0, silent, forget=False)
+    except _ChangedError:
+        return version
     return version if done is None else done.version
 
 
@@ -111,7 +121,12 @@ def _compacted(folder: Path, index: JoinedIndex, above: float, on_chunk: OnChunk
         stored = sum(int(index.rows.take(some)["size"].sum(dtype=np.int64)) for some in places)
         writer = stack.enter_context(writing(folder, sweep=forget))
         if done:
-            version = publish_rewritten(writer, done, _note(done))
+            published = publish_rewritten(writer, done, _note(done))
+            if published is None:
+                raise _ChangedError(
+                    f"{folder}: another command has changed these segments meanwhile, so nothing was done. Run it again"
+                )
+            version = published
         freed = forget_before(folder, version) if forget else 0
     old = sum(len(plan.old) for plan in todo)
     return Compacted(version, old, len(todo), sum(len(plan.left_out) for plan in todo), stored, freed)

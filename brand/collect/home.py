@@ -157,7 +157,7 @@ def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> in
     for name in sorted({listed.name for version in old for listed in version.lists} - lists):
         freed += (folder / name).stat().st_size
         (folder / name).unlink()
-    (folder / UNNAMED).unlink()
+    (folder / UNNAMED).unlink(missing_ok=True)
     return freed
 
 

@@ -104,7 +104,8 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
         told = _report(index, found, old, done, versions, dictionary)
         write_intent(folder, told, versions, to)
         note = f"redact {counted(len(found.indices), 'sample')}"
-        publish_rewritten(writer, done, note, found.indices, _without(writer, found.indices))
+        published = publish_rewritten(writer, done, note, found.indices, _without(writer, found.indices))
+        assert published is not None  # the version is that of the index
         destroyed = finish_destroying(folder)
         assert destroyed is not None
     return destroyed

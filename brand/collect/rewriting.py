@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from brand.collect.companions import merge_companions
 from brand.collect.home import Writer
 from brand.collect.origins import merged_origins, origin_of
-from brand.errors import StorageError
 from brand.formats.chunk import front_size, pack_front, parse_preamble
 from brand.formats.compression import Compression, Compressor, Decompressor, train
 from brand.formats.constants import ROW, chunk_name, column_name
@@ -130,15 +129,19 @@ def publish_rewritten(
     note: str,
     more_deleted: NDArray[np.int64] | None = None,
     overlays: Mapping[str, Overlay] | None = None,
-) -> Version:
-    """Publish a version with new segments in place of old ones. `overlays`: None keeps them. Raises `StorageError`."""
+) -> Version | None:
+    """Publish a version with new segments in place of old ones. `overlays`: None keeps them.
+
+    Returns None, and does nothing, if another command has changed the old segments meanwhile, or has restored a sample
+    that was left out. Raises `StorageError`.
+    """
     before = writer.present
     more = np.empty(0, np.int64) if more_deleted is None else more_deleted
     deleted = np.union1d(read_list(writer.folder, before.deleted, before.samples), more)
     old = {part for each in done for part in each.plan.old}
     restored = any(len(np.setdiff1d(each.plan.left_out, deleted)) for each in done)  # by `undelete`
     if restored or not old <= set(before.parts):
-        raise StorageError(f"{writer.folder}: another command has changed these segments meanwhile. Run it again")
+        return None
     new = {each.plan.old[0]: _publish_one(writer, each) for each in done}
     parts = [new.get(part, part) for part in before.parts if part in new or part not in old]
     overlays = before.overlays if overlays is None else overlays

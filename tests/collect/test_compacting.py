@@ -351,6 +351,27 @@ def test_appends_during_a_compaction_stay(tmp_path: Path, pairs: None, monkeypat
     whole(folder)
 
 
+def test_an_append_succeeds_whoever_merges(tmp_path: Path, pairs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command has merged the same segments meanwhile: the append has nothing to merge, and no error."""
+    folder = tmp_path / "all"
+    grow(folder, 0, 10)
+    real = rewriting.rewrite_parts
+
+    def meanwhile(*given: Any) -> Any:
+        made = real(*given)
+        monkeypatch.undo()
+        monkeypatch.setattr(tiers, "FANOUT", 2)
+        compact(folder)
+        return made
+
+    monkeypatch.setattr("brand.collect.compacting.rewrite_parts", meanwhile)
+    report = append_samples(samples(100, 10), folder, SCHEMA, options=ONE, compact=True)
+    assert report.notes[-1] == "Version 2: the new samples are 10 to 19 of 20"
+    assert [line.note for line in versions(folder)][2:] == ["compact 2 segments into 1"]
+    check(folder, Model((*samples(0, 10), *samples(100, 10))))
+    tidy(folder)
+
+
 def test_a_full_collection_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is converted; with `compact`, the append makes room by itself."""
     monkeypatch.setattr(home_module, "MOST_PARTS", 8)
