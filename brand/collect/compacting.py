@@ -33,10 +33,6 @@ from brand.storage.io.frontback import OnChunk, silent
 _NONE: Final = np.empty(0, np.int64)
 
 
-class _ChangedError(StorageError):
-    """The segments were changed by another command, while new ones were written in place of them."""
-
-
 @dataclass(frozen=True)
 class Compacted:
     """The result of a compaction."""
@@ -76,10 +72,7 @@ def merge_due(folder: Path, version: Version) -> Version:
     """
     if not merges([part.samples for part in version.parts]):
         return version
-    try:
-        done = _compacted(folder, joined(folder), 1.0, silent, forget=False)
-    except _ChangedError:
-        return version
+    done = _compacted(folder, joined(folder), 1.0, silent, forget=False, yields=True)
     return version if done is None else done.version
 
 
@@ -109,7 +102,10 @@ def planned(index: JoinedIndex, above: float) -> list[Rewrite]:
     return plans
 
 
-def _compacted(folder: Path, index: JoinedIndex, above: float, on_chunk: OnChunk, *, forget: bool) -> Compacted | None:
+def _compacted(
+    folder: Path, index: JoinedIndex, above: float, on_chunk: OnChunk, *, forget: bool, yields: bool = False
+) -> Compacted | None:
+    """Do what `planned` says, and publish. `yields`: return None if another command has changed the segments."""
     todo, version = planned(index, above), index.version
     if not todo and not (forget and version.number > 1):
         return None
@@ -122,8 +118,10 @@ def _compacted(folder: Path, index: JoinedIndex, above: float, on_chunk: OnChunk
         writer = stack.enter_context(writing(folder, sweep=forget))
         if done:
             published = publish_rewritten(writer, done, _note(done))
+            if published is None and yields:
+                return None
             if published is None:
-                raise _ChangedError(
+                raise StorageError(
                     f"{folder}: another command has changed these segments meanwhile, so nothing was done. Run it again"
                 )
             version = published
