@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import wave as wave_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from brand.collect import tiers
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.collect.support import grow
 from tests.support import brand
@@ -61,6 +63,39 @@ def test_a_data_set_is_appended(made: Path, tmp_path: Path) -> None:
     assert told.out == f"Version 3 of {made} has 26 samples; the new ones are 21 to 25\n"
     again = brand("append", "dataset", part, tmp_path / "new", "--copy", "--json")
     assert again.json == {"path": str(tmp_path / "new"), "version": 1, "first": 0, "end": 5, "samples": 5}
+
+
+def test_appends_compact(fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--compact` of each kind of append, and `brand compact` itself."""
+    monkeypatch.setattr(tiers, "FANOUT", 2)
+    picture = sorted((fashion / "test").rglob("*.png"))[:2]
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_text(f'{{"text": "line {number}"}}\n')
+        np.save(tmp_path / f"{number}.npy", np.arange(20, dtype=np.uint16) + number)
+        (tmp_path / f"images{number}/a").mkdir(parents=True)
+        shutil.copy(picture[number], tmp_path / f"images{number}/a/{number}.png")
+        wave = tmp_path / f"audio{number}/a/{number}.wav"
+        wave.parent.mkdir(parents=True)
+        with wave_module.open(str(wave), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(bytes([number] * 800))
+    for kind, source in (("jsonl", "{}.jsonl"), ("tokens", "{}.npy"), ("images", "images{}"), ("audio", "audio{}")):
+        for number in range(2):
+            more = ("--block", 10) if kind == "tokens" else ()
+            told = brand("append", kind, tmp_path / source.format(number), tmp_path / kind, "-j", 1, "--compact", *more)
+            assert told.code == 0
+            assert ("Version 3 has the same samples in 1 segment" in told.out) == (number == 1)
+    for number in range(2):
+        grow(tmp_path / f"one{number}", 100 * number, 5)
+        (part,) = (tmp_path / f"one{number}/parts").iterdir()
+        brand("append", "dataset", part, tmp_path / "all", *(["--compact"] if number else []))
+    assert len(StoredDataSet(tmp_path / "all").version.parts) == 1  # type: ignore[union-attr]
+    grow(tmp_path / "all", 200, 10)
+    told = brand("compact", tmp_path / "all")
+    assert told.out.splitlines() == [
+        f"2 segments merged into 1: version 5 of {tmp_path / 'all'}",
+        "Older versions keep the old segments: `brand compact --forget` removes both",
+    ]
 
 
 def test_versions_are_listed(made: Path) -> None:
