@@ -1,4 +1,7 @@
-"""Which samples a server keeps: the seed of the order decides, as it decides the order."""
+"""Which samples a server keeps: the seed of the order decides, as it decides the order.
+
+And when it keeps again what it let go because memory was short.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brand.node.decide.cache.keeping import Shortage
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.wire.numbers import NodeNumber
 from tests.node.world import World
+from tests.rounds import Chance, rounds
 
 SEEDS = [0, 1, 2**127]
 
@@ -65,3 +70,92 @@ def test_room_is_left_for_what_another_run_holds(other: dict[str, Any], samples:
             world.finish_job()
             world.step()
     assert rooms[0] - rooms[-1] == samples
+
+
+class TwoRanks:
+    """A training of two ranks on a server with memory for a third of 240 samples of a page each."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.world = World([96] * 240, 8, pages=81, members=ALONE, gap_bytes=0, measures=True)
+        for client in (0, 1):
+            self.number = self.world.register(client, **order)
+        self.epoch(0)
+
+    def epoch(self, epoch: int, pause: int = 0) -> int:
+        """The ranks draw an epoch; rank 0 pauses for as many batches of rank 1. How many samples were read."""
+        world, before = self.world, sum(self.world.read_bytes.values())
+        for rank in (0, 1):
+            world.begin(rank, self.number, epoch, rank=rank, replicas=2)
+        world.quiet()
+        self.began_with = self.to_keep
+        for batch in range(40 + pause):
+            for rank, number in ((0, batch - pause), (1, batch)):
+                if 0 <= number < 40:
+                    positions = np.arange(rank, 240, 2)[3 * number : 3 * number + 3]
+                    assert world.draw(rank, self.number, epoch, positions.tolist())
+                    world.settle()
+        return (sum(world.read_bytes.values()) - before) // 96
+
+    @property
+    def kept(self) -> int:
+        """How many samples are kept."""
+        return int(self.world.core.residents.kept().sum())
+
+    @property
+    def to_keep(self) -> int:
+        """How many samples are to be kept."""
+        return int(self.world.core.residents.to_keep(np.arange(240)).sum())
+
+
+ORDERS = pytest.mark.parametrize(
+    "order", [{"protocol": "uniform"}, {"group_chunks": 3, "stripe": 2}], ids=["uniform", "stripes"]
+)
+
+
+@pytest.mark.slow
+@ORDERS
+def test_kept_samples_that_a_pause_costs_are_kept_again(order: dict[str, Any]) -> None:
+    """A rank pauses, and what waits for it fills memory. The next epoch keeps again what the pause has cost: later ones
+    keep and read as much as before.
+    """
+    ranks = TwoRanks(order)
+    ranks.epoch(1)
+    kept, reads = ranks.kept, [ranks.epoch(epoch) for epoch in (2, 3)]
+    assert ranks.epoch(4, pause=40) > 0
+    assert ranks.kept < kept / 2, "the pause costs nothing, so that this test shows nothing"
+    ranks.epoch(5)
+    assert ranks.kept == kept
+    assert sum(ranks.epoch(epoch) for epoch in (6, 7)) <= sum(reads) + 8  # reads ahead begin at other places
+    assert ranks.kept == kept
+
+
+@pytest.mark.slow
+@ORDERS
+def test_kept_samples_do_not_come_and_go_in_each_epoch(order: dict[str, Any]) -> None:
+    """If a rank pauses in each epoch, they are kept again after one epoch, then after two, then after four."""
+    ranks, whole = TwoRanks(order), []
+    chosen = ranks.to_keep
+    for epoch in range(1, 13):
+        ranks.epoch(epoch, pause=40)
+        assert ranks.to_keep < chosen
+        whole += [epoch] if ranks.began_with == chosen else []
+    assert whole == [1, 2, 4, 8]
+
+
+@rounds(3)
+def test_the_time_until_samples_are_kept_again(chance: Chance) -> None:
+    """One epoch; after an eviction in the very epoch that keeps them again, twice as many as the last time."""
+    for _ in range(100):
+        shortage, epoch, waits, due, returned = Shortage(), 0, 1, None, None
+        for _ in range(60):
+            epoch += chance.rng.random() < 0.6
+            if due is not None:
+                over = shortage.is_over(epoch)
+                assert over == (epoch >= due)
+                due, returned = (None, epoch) if over else (due, returned)
+            if chance.rng.random() < 0.4:
+                shortage.on_evicted(epoch)
+                if due is None:
+                    waits = 2 * waits if epoch == returned else 1
+                    due = epoch + waits
+            assert (shortage.left > 0) == (due is not None)

@@ -29,7 +29,7 @@ class ResidentsMachine(RuleBasedStateMachine):
         self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), self.pages_of))
         self.references = Counter[int]()
         """References but the one of being kept."""
-        self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int]()
+        self.chosen, self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int](), set[int]()
 
     def here(self) -> set[int]:
         return {place for place, count in self.references.items() if count} | self.kept
@@ -72,8 +72,15 @@ class ResidentsMachine(RuleBasedStateMachine):
         mask[sorted(places)] = True
         before = self.here()
         self.residents.keep(mask)
-        self.to_keep, self.kept = places, places & before
+        self.chosen = self.to_keep = places
+        self.kept = places & before
         self.forget()
+
+    @rule()
+    def keep_chosen(self) -> None:
+        """What `keep_less` has left out is kept again, as far as it is here."""
+        self.residents.keep_chosen()
+        self.to_keep, self.kept = self.chosen, self.chosen & self.here()
 
     @rule(chunk_size=st.integers(1, 9), pages=st.integers(1, 12))
     def keep_less(self, chunk_size: int, pages: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import CacheStart, Caching
-from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
+from brand.node.decide.cache.keeping import Keeping, Reserved
 from brand.node.decide.draws.draws import Draws
 from brand.node.decide.draws.job_stats import jobs
 from brand.node.decide.epochs.epochs import Epochs
@@ -127,8 +127,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
     def unblock(self, now_s: float) -> bool:
         """Free memory, or answer the oldest draw with the samples in memory, if draws wait and no more reads can start.
 
-        Returns whether either was done. If cached samples are dropped, `1 / AHEAD_SHARE` of the memory becomes free at
-        once, so that the next reads need no further space.
+        Returns whether either was done.
         """
         if self.draws.settle(now_s):
             return True
@@ -136,13 +135,12 @@ class Core(Reprs, shows="residents draws reads epochs"):
         elsewhere = self.reads.no_room and self.epochs.features.waits_for_reads
         if (stuck is None and not elsewhere) or self.reads.under_way or self.draws.leases.fresh(now_s):
             return False
-        share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
             self.caching.writing.make_room()
             or self.reads.make_room(now_s)
             or self.epochs.drop_idle(now_s)
             or self._give_up_skipped()
-            or self.residents.keep_less(self.data.chunk_size, share)
+            or self.keeping.evict_some(self.data.chunk_size)
         )
         if not made_room and stuck is not None:
             self.draws.answer_stuck(stuck, now_s)

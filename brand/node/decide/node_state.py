@@ -261,6 +261,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         core.epochs.build_more()
         instructions += core.epochs.plans_to_make(now_s, core.bridge)
         core.epochs.features.step(now_s, core.bridge)
+        core.keeping.cache_again()
         choice = core.keeping.next_choice(now_s)
         if choice is not None:
             instructions.append(choice)

@@ -65,8 +65,11 @@ class Residents(Reprs, shows="kept_pages released left"):
         self._references = np.zeros(samples, np.uint16)
         """Clients hold at most `MAX_LEASES`, and each epoch holds one: together fewer than 2 to the 16th."""
         self._checked = np.zeros(samples, np.bool_)
-        self._to_keep = PackedMask(np.zeros(samples, np.bool_))
-        """The samples to cache: those of them that are in memory are cached."""
+        self._chosen = self._to_keep = PackedMask(np.zeros(samples, np.bool_))
+        """The samples that are chosen for the cache, and those of them to cache at present (`keep_less`).
+
+        Those to cache that are in memory are cached.
+        """
         self.left = Left(samples)
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
@@ -150,6 +153,15 @@ class Residents(Reprs, shows="kept_pages released left"):
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """Cache the places of `mask`, shape (samples,), from now on, and no others."""
+        self._change(mask)
+        self._chosen = self._to_keep
+
+    def keep_chosen(self) -> None:
+        """Cache again the samples that were left out of the last choice because memory was short."""
+        if self._to_keep is not self._chosen:
+            self.keep(self._chosen.part())
+
+    def _change(self, mask: NDArray[np.bool_]) -> None:
         found = [np.arange(0)]
         for part in blocks(len(mask)):
             differs = self._to_keep.part(part) != mask[part]
@@ -163,7 +175,10 @@ class Residents(Reprs, shows="kept_pages released left"):
         self._keep(changed[mask[changed]])
 
     def keep_less(self, chunk_size: int, pages: int) -> bool:
-        """Evict cached samples of at least `pages` pages, whole chunks at a time. Returns False if none is cached."""
+        """Evict cached samples of at least `pages` pages, whole chunks at a time. Returns False if none is cached.
+
+        The samples of these chunks are not cached again before `keep_chosen`, or a new choice.
+        """
         places = np.flatnonzero(self.kept())
         if not len(places):
             return False
@@ -172,7 +187,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
         mask = self._to_keep.part()
         mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
-        self.keep(mask)
+        self._change(mask)
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:

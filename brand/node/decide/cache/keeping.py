@@ -155,6 +155,34 @@ class Reserved:
         return max(by_share, min(pages // BUSY_SHARE, self.busy_bytes // page))
 
 
+@dataclass(slots=True)
+class Shortage:
+    """When are samples cached again that were evicted because memory was short? With the run's next epoch.
+
+    If memory is short again in that very epoch, twice as many epochs begin before the next attempt: a run that always
+    lacks the memory evicts ever more rarely.
+    """
+
+    waits: int = 1
+    """Number of epochs that begin after an eviction, until the samples are cached again."""
+    left: int = 0
+    """How many of these epochs have not begun yet. 0 if no samples are left out."""
+    epoch: int | None = None
+    """The epoch of the eviction or, later, the last one that has begun."""
+
+    def on_evicted(self, epoch: int | None) -> None:
+        """Note that samples were evicted in an epoch."""
+        if not self.left:
+            self.waits = 2 * self.waits if epoch is not None and epoch == self.epoch else 1
+            self.left, self.epoch = self.waits, epoch
+
+    def is_over(self, epoch: int) -> bool:
+        """Whether to cache the samples again now, in this epoch. Call it only if samples are left out."""
+        if epoch != self.epoch:
+            self.left, self.epoch = self.left - 1, epoch
+        return not self.left
+
+
 class Keeping:
     """Choices of the samples for the memory cache and the cache folder."""
 
@@ -174,6 +202,27 @@ class Keeping:
         """The aim of the last choice for the cache folder."""
         self._ahead: tuple[Aim, NextUse | Frequency] | None = None
         """The later draws of the ranks, as far as the planner has computed them, and the aim for which it began."""
+        self._shortage = Shortage()
+
+    def evict_some(self, chunk_size: int) -> bool:
+        """Evict cached samples of `1 / AHEAD_SHARE` of the memory, until a later epoch. Return whether there were any.
+
+        That many are evicted at once, so that the next reads need no further space.
+        """
+        evicted = self._residents.keep_less(chunk_size, self._residents.pool.allocator.count // AHEAD_SHARE)
+        if evicted:
+            self._shortage.on_evicted(self._epoch())
+        return evicted
+
+    def cache_again(self) -> None:
+        """Cache evicted samples again if the time has come: they are read in the epoch that begins, and stay."""
+        if self._shortage.left and (epoch := self._epoch()) is not None and self._shortage.is_over(epoch):
+            self._residents.keep_chosen()
+
+    def _epoch(self) -> int | None:
+        """Return the latest epoch that the run of the last choice has begun. None if it has no epoch at present."""
+        run = None if self._for is None else self._for[0]
+        return max((key[1] for key, live in self._epochs.lives.live() if key[0] == run and live.begun), default=None)
 
     def is_current(self, number: int) -> bool:
         """Return whether a choice is still of use: it is the last one."""
@@ -196,7 +245,7 @@ class Keeping:
             runs |= self._runs & {key[0] for key, life in self._epochs.lives.items() if life.planned}
         again = runs != self._runs and not (runs and not live)
         if again:
-            self._runs = runs
+            self._runs, self._shortage = runs, Shortage()
             keeping = [run for (run, _), _ in live if self._order(run).policy.kept_unit is not None]
             first = next(iter(keeping or [run for (run, _), _ in live]), None)
             self._for = None if first is None else (first, self._capacity_for(first))
