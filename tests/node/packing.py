@@ -15,10 +15,10 @@ _NO_PLACES = np.empty(0, np.int64)
 
 
 def pack_begin(
-    run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
+    run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1, front: int = 0
 ) -> bytes:
     """`BEGIN`."""
-    announcement = Announcement(epoch, position, rank, replicas, batch, processes)
+    announcement = Announcement(epoch, position, rank, replicas, batch, processes, front)
     return pack(ClientBegins(NO_CLIENT, RunNumber(run), announcement))
 
 

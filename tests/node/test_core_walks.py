@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from brand.node.decide.cache.keeping import Keeping
 from brand.node.decide.core import Core
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.states import COMING
-from brand.node.memory.residents import MAX_LEASES, Residents
+from brand.node.memory.residents import MAX_LEASES
 from tests.node.test_core_machine import finish
 from tests.node.world import World, some_pieces
 from tests.rounds import Chance, rounds
@@ -224,7 +225,7 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Epoch, "drop", lambda self, args, _: coming(self))
     count(Epochs, "drop_idle", lambda self, args, result: result)
     count(Core, "_give_up_skipped", lambda self, args, result: result)
-    count(Residents, "keep_less", lambda self, args, result: result)
+    count(Keeping, "evict_some", lambda self, args, result: result)
     count(EarlyHolds, "give_back", lambda self, args, result: result)
     count(Epoch, "replace_plan", lambda self, args, _: coming(self))
     count(World, "take", lambda self, args, result: result)
@@ -236,11 +237,11 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         "drop",
         "drop_idle",
         "_give_up_skipped",
-        "keep_less",
+        "evict_some",
         "on_read_ended",
         "take",
     }
-    for seed in range(WALKS, 3 * WALKS):
+    for seed in range(WALKS, 6 * WALKS):
         walk(seed)
         if all(seen[name] for name in wanted):
             return

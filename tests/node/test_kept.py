@@ -97,6 +97,11 @@ class TwoRanks:
         return (sum(world.read_bytes.values()) - before) // 96
 
     @property
+    def direct(self) -> int:
+        """How many samples clients have read themselves."""
+        return self.world.core.counters.draws.direct
+
+    @property
     def kept(self) -> int:
         """How many samples are kept."""
         return int(self.world.core.residents.kept().sum())
@@ -127,6 +132,19 @@ def test_kept_samples_that_a_pause_costs_are_kept_again(order: dict[str, Any]) -
     assert ranks.kept == kept
     assert sum(ranks.epoch(epoch) for epoch in (6, 7)) <= sum(reads) + 8  # reads ahead begin at other places
     assert ranks.kept == kept
+
+
+@pytest.mark.slow
+@ORDERS
+def test_kept_samples_that_a_short_pause_costs_are_read_again_in_time(order: dict[str, Any]) -> None:
+    """The epochs under way have counted on them, and planned no reads of them: clients would read them one by one."""
+    ranks = TwoRanks(order)
+    ranks.epoch(1)
+    kept, reads, direct = ranks.kept, ranks.epoch(2), ranks.direct
+    assert ranks.epoch(3, pause=8) > reads
+    assert ranks.kept < kept
+    ranks.epoch(4)
+    assert ranks.direct == direct
 
 
 @pytest.mark.slow

@@ -61,13 +61,18 @@ def body_of(message: bytes, kind: Kind) -> bytes:
 
 @given(U32, U32, st.integers(0, (1 << 64) - 1), st.integers(1, MAX_REPLICAS), U32, st.integers(0, 99), st.data())
 def test_begin(run: int, epoch: int, position: int, replicas: int, batch: int, processes: int, data: Any) -> None:
-    """`BEGIN` there and back; a rank is below the number of ranks. 0 processes: as many as before."""
-    rank = data.draw(st.integers(0, replicas - 1))
-    begins = ClientBegins(NO_CLIENT, RunNumber(run), Announcement(epoch, position, rank, replicas, batch, processes))
+    """`BEGIN` there and back; a rank is below the number of ranks. 0 processes: as many as before, and only then it may
+    have drawn.
+    """
+    rank, front = data.draw(st.tuples(st.integers(0, replicas - 1), st.integers(0, (1 << 64) - 1)))
+    announced = Announcement(epoch, position, rank, replicas, batch, processes, 0 if processes else front)
+    begins = ClientBegins(NO_CLIENT, RunNumber(run), announced)
     assert unpack(ClientBegins, body_of(pack(begins), Kind.BEGIN)) == begins
     for wrong in ((replicas, replicas), (0, 0), (rank, MAX_REPLICAS + 1), (rank, replicas, batch, MAX_REPLICAS + 1)):
         with pytest.raises(ProtocolError, match="rank"):
             unpack(ClientBegins, body_of(pack_begin(run, epoch, position, *wrong), Kind.BEGIN))
+    with pytest.raises(ProtocolError, match="has fetched"):
+        unpack(ClientBegins, body_of(pack_begin(run, epoch, position, rank, replicas, 0, 1, front=1), Kind.BEGIN))
 
 
 @given(U32, U32, st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=50))

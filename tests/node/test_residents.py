@@ -85,11 +85,12 @@ class ResidentsMachine(RuleBasedStateMachine):
     @rule(chunk_size=st.integers(1, 9), pages=st.integers(1, 12))
     def keep_less(self, chunk_size: int, pages: int) -> None:
         before = self.kept
-        assert self.residents.keep_less(chunk_size, pages) == bool(before)
+        evicted = self.residents.keep_less(chunk_size, pages).tolist()
         if not before:
             return
         self.kept = {place for place in before if self.residents.kept()[place]}
         gone = before - self.kept
+        assert sorted(evicted) == sorted(gone)
         freed = int(self.pages_of[sorted(gone)].sum())
         assert freed >= pages or not self.kept
         chunks = {place // chunk_size for place in gone}

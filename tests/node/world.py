@@ -321,11 +321,12 @@ class World:
         replicas: int = 1,
         batch: int = 0,
         processes: int = 1,
+        front: int = 0,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        announcement = Announcement(epoch, position, rank, replicas, batch, processes)
+        announcement = Announcement(epoch, position, rank, replicas, batch, processes, front)
         self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
         self.check()
 

@@ -17,13 +17,15 @@ from brand.cluster.process import server_of
 from brand.errors import UnreachableError, UsageError
 from brand.node.decide.draws import fetches
 from brand.node.setup.server_spec import Member, ServerSpec
+from brand.orders.base.policy import Policy
 from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
-from tests.made_orders import SLOTS, order_of
+from tests.made_orders import SLOTS, STRIPES, order_of, slots_across
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
     Rank,
@@ -62,6 +64,33 @@ def test_a_node_is_killed_at_any_moment(texts: Path, chance: Chance) -> None:
         thread.join()
         for epoch in range(4):
             check_epoch(drawing, epoch)
+
+
+@pytest.mark.parametrize("policy", [STRIPES, slots_across(3, 3), UniformPolicy(4)], ids=["stripes", "slots", "uniform"])
+@pytest.mark.usefixtures("patient")
+def test_a_server_that_takes_the_place_of_another_one_goes_on_with_the_epoch(texts: Path, policy: Policy) -> None:
+    """Its rank tells it where it is: it reads ahead from there, and other nodes send. Few samples are read directly."""
+    order = order_of(texts, policy)
+    with ExitStack() as stack, running_cluster(texts, nodes=3, memory=0.5) as cluster:
+        wait_until(lambda: all_open(cluster), "all nodes can be reached")
+        clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
+        drawing = [Rank(client, order, rank, 3) for rank, client in enumerate(clients)]
+        draw_in_step(drawing, [0])
+        before = sum(rank.late for rank in drawing)
+
+        def replace_server(batches: int) -> None:
+            if batches == 8:
+                cluster.kill(2)
+                cluster.restart(2)
+                wait_until(lambda: all_open(cluster), "all nodes can be reached again")
+
+        draw_in_step(drawing, [1], replace_server)
+        draw_in_step(drawing, [2])
+        for epoch in range(3):
+            check_epoch(drawing, epoch)
+        rest = 400 - 8 * 16
+        assert sum(rank.late for rank in drawing) - before < rest / 4
+        assert cluster.facts(2)["received"] > rest / 4
 
 
 def test_a_node_that_hangs(texts: Path) -> None:

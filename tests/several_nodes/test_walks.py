@@ -239,6 +239,34 @@ def test_undisturbed_ranks_in_step_get_every_sample_from_memory(order: dict[str,
     cluster.end()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "order",
+    [{"group_chunks": 3, "stripe": 2}, SLOTS | {"group_chunks": 3, "nodes": 3, "ranks": 3, "window": 40, "remote": 40}],
+    ids=["stripes", "slots"],
+)
+def test_a_server_that_is_replaced_leaves_few_samples_to_direct_reads(order: dict[str, Any]) -> None:
+    """Its rank says what it has drawn: all nodes read and send the other samples in time, and into free memory."""
+    cluster, direct = Cluster([96] * 288, 4, pages=100, remote_pages=24, nodes=3, on_each=1, batch=4, order=order), 0
+    cluster.join()
+    first = cluster.ranks[0]
+    while first.epoch < 3:
+        for rank in cluster.ranks:
+            rank.go_on()
+        cluster.rest()
+        for world in cluster.worlds:
+            for number, held in list(world.held.items()):
+                direct += int((held.lease.state == 0).sum())
+                world.release(number)
+        cluster.rest()
+        if first.steps == 24 + 8:  # a third of epoch 1
+            assert direct == 0
+            cluster.restart(2)
+            cluster.join()
+    assert direct < (24 - 8) * 4 / 5, "of the 64 samples that the rank has not drawn"
+    cluster.end()
+
+
 def test_a_draw_does_not_wait_for_a_node_that_is_lost() -> None:
     """No time passes: what the lost node should have sent is read exactly at once, and sent again when it is back."""
     cluster = Cluster([96] * 64, 4, pages=60, remote_pages=8, nodes=2, on_each=1, batch=8, order={"group_chunks": 2})

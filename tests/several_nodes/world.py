@@ -20,6 +20,7 @@ from brand.node.decide.peers import parts, peering
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.stimuli import ClientJoins, ClientOrders, KeptChosen
+from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.base.mapping import Mapping
@@ -60,6 +61,10 @@ class Rank:
     """The samples of that epoch and the one before up to the last one that it has got, if the order grows."""
     last: int = -1
     """Highest position of that epoch that it has asked for."""
+    begun: tuple[int, int] | None = None
+    """The epoch that it has begun last, and where."""
+    tells: bool = False
+    """Whether its server was replaced, and does not know yet what the rank draws."""
     runs: list[tuple[World, RunNumber]] = field(default_factory=list)
     """Where it has registered, and as what."""
 
@@ -97,8 +102,26 @@ class Rank:
         waits = self.world.asked.get(self.client)
         self.world = world
         self.register()
+        self.tells = not world.runs[self.run].order.shares
         if waits is not None:
-            assert world.draw(self.client, self.run, waits.key[1], waits.positions.tolist())
+            self.ask(waits.key[1], waits.positions.tolist())
+
+    def ask(self, epoch: int, positions: list[int]) -> None:
+        """Ask for samples. A new server hears before or after that which epoch it is, and what the rank has drawn."""
+        tells = self.tells and self.begun is not None and self.begun[0] == epoch
+        if tells and self.steps % 2:
+            self.tell(positions[0])
+        assert self.world.draw(self.client, self.run, epoch, positions)
+        if tells and not self.steps % 2:
+            self.tell(positions[0])
+
+    def tell(self, front: int) -> None:
+        """Tell a new server of the epoch."""
+        assert self.begun is not None
+        epoch, start = self.begun
+        facts = {"rank": self.rank, "replicas": self.ranks, "processes": GOES_ON, "front": front}
+        self.world.begin(self.client, self.run, epoch, start, **facts)
+        self.tells = False
 
     def go_on(self) -> None:
         """Begin the epoch, or ask for the next batch; after the last one of an epoch comes the next epoch."""
@@ -106,6 +129,7 @@ class Rank:
         draws = self.world.draws(self.run)
         if self.position is None:
             self.world.begin(self.client, self.run, self.epoch, self.start, rank=self.rank, replicas=self.ranks)
+            self.begun, self.tells = (self.epoch, self.start), False
             self.position = self.start + self.rank
             return
         end = min(draws, self.position + self.batch * self.ranks)
@@ -115,7 +139,7 @@ class Rank:
                 self.drawn, self.knows = self.epoch, Joins()
                 self.grown = {e: grown for e, grown in self.grown.items() if e == self.epoch - 1}
             self.last = positions[-1]
-            assert self.world.draw(self.client, self.run, self.epoch, positions)
+            self.ask(self.epoch, positions)
         self.steps += 1
         self.position += self.batch * self.ranks
         if self.position - self.rank >= draws:

@@ -2,7 +2,8 @@
 
 `Client` is picklable and opens nothing before its first use, so it survives fork, spawn and forkserver. Each process,
 and each thread that draws at the same time, has its own connection. If a server has ended, the client starts a new one
-and draws again. Samples that the old server had in memory are then read directly.
+and draws again. Samples that the old server had in memory are then read directly. The process that has begun the epoch
+announces it to the new server, too, with the position that its rank has reached.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -40,7 +42,7 @@ from brand.node.wire.client_messages import (
 )
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import Kind, unpack_json
+from brand.node.wire.messages import GOES_ON, Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
@@ -53,8 +55,22 @@ ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
 """Approximate number of bytes that a client fetches from other nodes at a time."""
 
+MAX_BEGUN: Final = 16
+"""Number of orders whose last epoch a client can announce again."""
+
 _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The last epoch of an order that this process has announced."""
+
+    announcement: Announcement
+    tag: int
+    turn: int | None
+    life: str
+    """The server that knows of it."""
 
 
 class Client(Reprs, shows="path address run _idle"):
@@ -104,9 +120,15 @@ class Client(Reprs, shows="path address run _idle"):
         self._control: Session | None = None
         self._lost = False
         """Whether the last connection has ended meanwhile."""
+        self._begun: dict[Order, Begun] = {}
+        """Epochs that this process has announced, by order. A child announces none: its parent does."""
+        self._life = ""
+        """The server to which the last connection was opened."""
+        self._under_way: dict[object, tuple[Order, int, int]] = {}
+        """The order, the epoch and the first position of each draw that is not answered."""
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_idle", "_lock", "_control", "_lost", "_orders")
+        left_out = ("_idle", "_lock", "_control", "_lost", "_orders", "_begun", "_life", "_under_way")
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -134,6 +156,10 @@ class Client(Reprs, shows="path address run _idle"):
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
+            self._begun.pop(order, None)
+            self._begun[order] = Begun(announcement, tag, turn, connection.server.life)
+            if len(self._begun) > MAX_BEGUN:
+                del self._begun[next(iter(self._begun))]
             if not announcement.batch:
                 return None
             message = pack(ClientDivides(NO_CLIENT, (number, epoch), announcement.rank))
@@ -141,6 +167,35 @@ class Client(Reprs, shows="path address run _idle"):
 
         _tell(self._idle)  # what was taken from the epoch before counts for that one
         return self._with_control(act)
+
+    def _begin_there(self, order: Order, epoch: int) -> None:
+        """Announce an epoch to a new server, if this process has announced it to another one.
+
+        Without this, the new server would not know which samples the rank draws, and nor would other nodes.
+        """
+
+        def act(connection: Session) -> None:
+            if connection.server.life != self._life:
+                raise ConnectionResetError("another server has taken its place")
+            begun = self._begun[order]
+            if begun.announcement.epoch != epoch or begun.life == self._life:
+                return  # another thread was faster
+            number = connection.number_of(self.run, order, begun.tag, begun.turn)
+            front = min(first for *of, first in list(self._under_way.values()) if of == [order, epoch])
+            announcement = replace(begun.announcement, processes=GOES_ON, front=front)
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
+            self._begun[order] = replace(begun, life=self._life)
+
+        begun = None if order.shares else self._begun.get(order)
+        if begun is None or begun.announcement.epoch != epoch or begun.life == self._life or self._lock.locked():
+            return  # if another thread uses the connection, it announces the epoch, or the next draw does
+        with suppress(ServerError):  # the draw itself raises the reason
+            self._with_control(act)
+
+    def _connect(self, owner: int, worker: tuple[int, int] | None) -> Session:
+        connection = self._connector.connect(owner, worker)
+        self._life = connection.server.life
+        return connection
 
     @property
     def orders(self) -> Orders:
@@ -193,11 +248,28 @@ class Client(Reprs, shows="path address run _idle"):
         the owner, and (0, 1) for the owner itself; None if it is unknown, and the server then does not check for
         skipped positions. A segment is small compared with the arena: all its samples are in memory at one time.
         """
+        draw = object()
+        try:
+            return self._draw(draw, order, epoch, positions, owner, worker)
+        finally:
+            self._under_way.pop(draw, None)
+
+    def _draw(
+        self,
+        draw: object,
+        order: Order,
+        epoch: int,
+        positions: NDArray[np.int64],
+        owner: int,
+        worker: tuple[int, int] | None,
+    ) -> list[DrawResult]:
         parts: list[DrawResult] = []
         done = failures = 0
         while done < len(positions):
+            self._under_way[draw] = order, epoch, int(positions[done])
             try:
-                connection = _popped(self._idle) or self._connector.connect(owner, worker)
+                connection = _popped(self._idle) or self._connect(owner, worker)
+                self._begin_there(order, epoch)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
                 known = self._joins.get((order, epoch), Joins())
                 some = positions[done : done + step]
@@ -291,7 +363,7 @@ class Client(Reprs, shows="path address run _idle"):
                 control, self._control = self._control, None  # as for draws
                 try:
                     if control is None:
-                        control = self._connector.connect(os.getpid(), (0, 1))
+                        control = self._connect(os.getpid(), (0, 1))
                     result = act(control)
                     self._control = control
                     return result

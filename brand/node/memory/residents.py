@@ -161,7 +161,8 @@ class Residents(Reprs, shows="kept_pages released left"):
         if self._to_keep is not self._chosen:
             self.keep(self._chosen.part())
 
-    def _change(self, mask: NDArray[np.bool_]) -> None:
+    def _change(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Cache the places of a mask. Return those that were cached, and are not any more."""
         found = [np.arange(0)]
         for part in blocks(len(mask)):
             differs = self._to_keep.part(part) != mask[part]
@@ -173,22 +174,22 @@ class Residents(Reprs, shows="kept_pages released left"):
             self._directory.hide(dropped)
         self.let_go(dropped)
         self._keep(changed[mask[changed]])
+        return dropped
 
-    def keep_less(self, chunk_size: int, pages: int) -> bool:
-        """Evict cached samples of at least `pages` pages, whole chunks at a time. Returns False if none is cached.
+    def keep_less(self, chunk_size: int, pages: int) -> NDArray[np.intp]:
+        """Evict cached samples of at least `pages` pages, whole chunks at a time, or all. Return their places.
 
         The samples of these chunks are not cached again before `keep_chosen`, or a new choice.
         """
         places = np.flatnonzero(self.kept())
         if not len(places):
-            return False
+            return places
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
         mask = self._to_keep.part()
         mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
-        self._change(mask)
-        return True
+        return self._change(mask)
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
         return self._to_keep.at(places)

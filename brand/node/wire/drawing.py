@@ -20,7 +20,7 @@ from brand.node.wire.described import (
     text,
     whole,
 )
-from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, UNTOLD
+from brand.node.wire.messages import GOES_ON, MAX_NAME, MAX_REPLICAS, UNTOLD
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
 from brand.orders.base.joins import Joins
 from brand.orders.base.tickets import MAX_POSITIONS
@@ -66,10 +66,14 @@ class Announcement:
     """Samples of a batch of each rank, with `locality`; 0 if the ranks draw in turn."""
     processes: Annotated[int, U32] = 1
     """Number of processes that draw for the rank; or `GOES_ON`, or `UNTOLD`."""
+    front: Annotated[int, U64] = 0
+    """If the rank goes on with a new server: another server has answered its draws before this position."""
 
     def check(self) -> None:
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
+        if self.front and self.processes != GOES_ON:
+            raise ProtocolError(f"rank {self.rank} begins epoch {self.epoch}, and has fetched from it")
 
 
 @described(json_body=True)

@@ -209,10 +209,13 @@ class Keeping:
 
         That many are evicted at once, so that the next reads need no further space.
         """
-        evicted = self._residents.keep_less(chunk_size, self._residents.pool.allocator.count // AHEAD_SHARE)
-        if evicted:
-            self._shortage.on_evicted(self._epoch())
-        return evicted
+        residents = self._residents
+        evicted = residents.keep_less(chunk_size, residents.pool.allocator.count // AHEAD_SHARE)
+        if not len(evicted):
+            return False
+        self._shortage.on_evicted(self._epoch())
+        self._epochs.on_evicted(evicted[~residents.present(evicted)])
+        return True
 
     def cache_again(self) -> None:
         """Cache evicted samples again if the time has come: they are read in the epoch that begins, and stay."""

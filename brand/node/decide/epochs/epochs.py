@@ -79,8 +79,9 @@ class Epochs(Reprs, shows="lives"):
             again = before is None or announced.epoch <= before.epoch
             run.conduct.on_begin(said.drawer, announced.processes, again=again)
         times = max(here, 1) if goes_on else here + 1
-        start, ranks = min(announced.position, run.order.draws), (announced.rank,)
-        begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times)
+        draws, ranks = run.order.draws, (announced.rank,)
+        start, front = min(announced.position, draws), min(announced.front, draws)
+        begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times, front)
         self.begin(said.client, key, begin)
         if before is not None and announced.epoch < before.epoch:
             self._drop_later(key)
@@ -95,6 +96,8 @@ class Epochs(Reprs, shows="lives"):
             run.begin(client, EpochReader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = entry.live
+        if begin.front and begin.node == self._members.node:  # another server has answered its first draws
+            entry.leave_unjudged()
         if live is None:
             times = max(begin.times, 0 if entry.begin is None else entry.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
@@ -253,6 +256,13 @@ class Epochs(Reprs, shows="lives"):
         for _, entry in self.lives.items():
             if entry.is_building:
                 self._activate_if_built(entry)
+
+    def on_evicted(self, places: NDArray[np.intp]) -> None:
+        """Read cached samples again that were evicted. The active epochs have counted on their being in memory."""
+        for _, live in self.lives.live():
+            if not live.epoch.plan.shares:
+                live.epoch.read_again(places)
+        self.rebuild()
 
     def rebuild(self) -> None:
         """Build epochs that are being built from the start again, because the cached samples have changed."""

@@ -172,7 +172,7 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
             asks = live is not None and live.epoch.requests is not None and node not in live.epoch.lost
             if told.get(key) != (drawing, asks):
                 told[key] = drawing, asks
-                front = 0 if live is None else live.epoch.front()
+                front = drawing.begin.front if live is None else live.epoch.front()
                 yield EpochAnnounced(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
 
     def _find_drawings(self) -> dict[Key, Drawing]:
@@ -206,7 +206,9 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
         start = min(said, default=division.start)
         largest = self._epochs.limits.largest_sent(self._node)
-        begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
+        fronts = run.fronts(key[1])
+        front = min(fronts.get(rank, 0) for rank in here)
+        begin = Begin(start, division.replicas, here, division.batch, self._node, times, front, largest)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
     # -- from other nodes --------------------------------------------------------------------------------------------

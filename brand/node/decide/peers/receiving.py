@@ -67,8 +67,10 @@ class Receiving(Feature, Reprs, shows="room _requests"):
 
     def grant(self, node: NodeNumber, *, now: bool = False) -> int | None:
         """Return the pages that a node may send in all since its stream was opened; see `Peer.grant`."""
-        # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares.
-        foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
+        # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares, and
+        # also if one of them was lost: it sends without requests.
+        epochs = [live.epoch for _, live in self._epochs.lives.live()]
+        foreseen = bool(epochs) and all(epoch.requests is not None and not epoch.lost for epoch in epochs)
         window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
         return self._peers[node].grant(window, int(self._residents.sent_pages[node]), now=now)
 

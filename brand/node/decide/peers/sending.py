@@ -111,6 +111,10 @@ class Outgoing:
             self._move_to(self._second[:count], _ASKED)
             self._second = self._second[count:]
 
+    def left(self) -> NDArray[Any]:
+        """Return the positions that are queued, or that the node can still request."""
+        return np.concatenate((self._first, self._second, self._known[self._stage == _OPEN]))
+
     def front(self, samples: int) -> int:
         """Return the position before which nothing more will be sent; `samples` if nothing at all will be sent."""
         if self._requests is not None:

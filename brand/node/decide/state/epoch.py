@@ -113,6 +113,11 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 
+    def note_front(self, rank: int, front: int) -> None:
+        """Note that a rank has asked another server for all its positions before `front`."""
+        if front > self.start:
+            self._asked[rank] = max(self._asked.get(rank, -1), front - 1)
+
     def add_unbuffered(self, samples: int) -> None:
         self.unbuffered += samples
 
@@ -156,6 +161,9 @@ class ToSend(Protocol):
 
     def add(self, positions: NDArray[np.int64]) -> None:
         """Add positions after all others, of an order that grows."""
+
+    def left(self) -> NDArray[Any]:
+        """Return the positions whose samples may still be sent."""
 
     def front(self, samples: int) -> int:
         """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
@@ -247,6 +255,10 @@ class Epoch(Reprs, shows="number progress states reads"):
             without[part] = limits.never_held(part) if self.plan.shares else limits.need_no_read(part)
             yield part.stop - part.start
         for rank, node in new.items():
+            if node == self._setting.owners.node and rank in fronts:
+                # The plan's first requests were sent for another server: samples that it got would never be sent again.
+                self.progress.note_front(rank, fronts[rank])
+                self.requests = None
             too_large = None if self.mine is None else limits.too_large(node)
             for positions in self.division.parts(rank, fronts.get(rank, 0)):
                 places = self.plan.sample_of[positions]
@@ -302,9 +314,22 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
-            places = self._drawn_by(rank, self.front())
+            places = self._drawn_by(rank, self.progress.front([rank]))
             places = places[(self.owner_of(places) == node) & can[places]]
             self.states.expect(places[~present(places)])
+
+    def read_again(self, places: NDArray[np.intp]) -> None:
+        """Read those of these samples of this node that its ranks will draw or that it has to send."""
+        wanted = np.zeros(self.plan.mapping.samples, np.bool_)
+        for rank in self.here:
+            wanted[self._drawn_by(rank, self.progress.front([rank]))] = True
+        for queue in self.outgoing.values():
+            wanted[self.plan.sample_of[queue.left()]] = True
+        places = readable(self, places[wanted[places] & self.states.are(GONE, places)])
+        if len(places):
+            self.states.expect(places)
+            for _ in self.reads.filling(self.states, read_of_sample(self.plan), self.mine):
+                pass
 
     def hold(self, places: NDArray[np.intp], front: int) -> NDArray[np.intp]:
         """Hold samples that are in memory and that ranks of this node draw from position `front` on.

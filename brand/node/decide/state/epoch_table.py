@@ -269,6 +269,12 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
     def note_unaccounted(self) -> None:
         self.unaccounted = True
 
+    def leave_unjudged(self) -> None:
+        """Judge no account of the epoch, because another server has answered draws of it."""
+        self.unaccounted = True
+        if self.live is not None:
+            self.live.account.give_up()
+
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
         self._takers[node] = taker
