@@ -35,7 +35,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-import brand
+from bench.emulated import EmulatedStorage, pack
 from bench.harness import progress, save, show, table
 from brand import Cache
 from brand.errors import ServerError
@@ -47,10 +47,8 @@ from brand.node.setup.measure import stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.orders.order import Order
 from brand.simulate.running import SimulatedRun, work_of
-from brand.simulate.storages import BUILT_IN
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
-from brand.testing.storage import Habit, _Pending
 from tests.several_nodes.support import Rank, all_open, check_epoch, draw_in_step
 from tests.support import wait_until
 from tests.tools.cluster import RunningCluster, running_cluster
@@ -67,23 +65,6 @@ SOURCES: Final = ("storage", "peers", "folder")
 
 Bytes = NDArray[np.float64]
 """Bytes of each epoch from storage, from other nodes and from folders, shape (epochs, 3)."""
-
-
-class Nas(Habit):
-    """A storage that serves one read after the other: 120 MB/s and 400 reads a second, for all its readers together."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self._lock, self._free_s = threading.Lock(), 0.0
-
-    def _read(self, pending: _Pending) -> None:
-        nas = BUILT_IN["nas"]
-        takes_s = float(nas.seconds(np.array([float(pending.call.size)]), np.ones(1))[0])
-        with self._lock:
-            self._free_s = max(self._free_s, time.monotonic()) + takes_s
-            end_s = self._free_s
-        time.sleep(max(0.0, end_s - time.monotonic()))
-        pending.do()
 
 
 class Patient(Client):
@@ -152,7 +133,7 @@ def serve(
     arm: Arm, path: Path, work: Path, limit: int, epochs: int
 ) -> Iterator[tuple[list[str], RunningCluster | None]]:
     """Serve the data set by three nodes that share a storage. Yields their addresses, and the cluster if any."""
-    storage = Nas()
+    storage = EmulatedStorage()
     caches = [arm.cache(work / arm.name.replace(", ", "-") / str(node), limit, epochs) for node in range(NODES)]
     if arm.connected:
         habits = dict.fromkeys(range(NODES), storage)
@@ -242,15 +223,6 @@ def simulated_bytes(order: Order, sizes: NDArray[np.uint32], arm: Arm, limit: in
     return found
 
 
-def pack(work: Path, samples: int) -> Path:
-    """Return a data set of samples of 62 to 74 kB, which is made if it is missing."""
-    target, rng = work / f"cached-nodes-{samples}.brand", np.random.default_rng(0)
-    if not target.exists():
-        rows = ({"data": rng.bytes(66_000 + number * 997 % 8000)} for number in range(samples))
-        brand.pack(rows, target, {"data": "bytes"}, chunk_size=64, compression="none", jobs=1)
-    return target
-
-
 def difference(measured: float, predicted: float) -> str:
     """Return the difference from the prediction as a fraction of it; empty if nothing was predicted."""
     return f"{100 * (measured / predicted - 1):+.1f} %" if predicted else ""
@@ -302,7 +274,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each arm, in turns (%(default)s)")
     parser.add_argument("--only", nargs="*", help="names of arms")
     given = parser.parse_args()
-    path = pack(given.work, given.samples)
+    path = pack(given.work, "cached-nodes", given.samples)
     sizes = stored_sizes(StoredDataSet(path))
     stored, limit = int(sizes.sum(dtype=np.int64)), int(FOLDER * int(sizes.sum(dtype=np.int64)))
     found, predicted = dict[str, list[Measured]](), dict[str, Bytes]()

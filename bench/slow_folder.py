@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.cached_nodes import Nas, pack
+from bench.emulated import EmulatedStorage, pack
 from bench.harness import progress, save, show, table
 from brand import Cache
 from brand.node.decide.reads import sources
@@ -96,7 +96,7 @@ def measure(path: Path, work: Path, disk: Disk) -> dict[str, Any]:
     stored = int(stored_sizes(StoredDataSet(path)).sum(dtype=np.int64))
     cache, seconds = Cache(work, f"{int(FOLDER * stored)}B"), list[float]()
     with (
-        running_server(path, memory=MEMORY, cache=cache, storage=Nas(), page_cache=True) as server,
+        running_server(path, memory=MEMORY, cache=cache, storage=EmulatedStorage(), page_cache=True) as server,
         closing(node_of(path, server.address)) as client,
     ):
         rank = Rank(client, order_of(path, STRIPES), 0, 1)
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     parser.add_argument("--samples", type=int, default=1200)
     given = parser.parse_args()
-    path, least_s = pack(given.work, given.samples), sources.LEAST_S
+    path, least_s = pack(given.work, "cached-nodes", given.samples), sources.LEAST_S
     runs: dict[str, list[dict[str, Any]]] = {}
     for turn in range(ROUNDS):
         for name, seek_s in (("fast", 0.0), ("busy: 10 ms a read", 0.01), ("very busy: 40 ms a read", 0.04)):
