@@ -8,6 +8,7 @@ earlier.
 from __future__ import annotations
 
 from itertools import accumulate, pairwise, permutations
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -46,7 +47,7 @@ def test_no_order_of_the_reads_serves_the_latest_rank_earlier(
     """In no iteration, also if the samples of one rank are many times as large: by trying all orders of the reads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reads, "BUNDLE", 4)
-        order = {"protocol": protocol, "seed": seed} | ({"stripe": 4} if protocol == "stripes" else {})
+        order: dict[str, Any] = {"protocol": protocol, "seed": seed} | ({"stripe": 4} if protocol == "stripes" else {})
         first = World(sizes, 8, 4000, 1)
         drawn = first.plan(first.runs[first.begun(1, **order)].order, 0).sample_of.tolist()
         for place in drawn[::RANKS]:
