@@ -86,9 +86,9 @@ def reading_s() -> float:
 
 def measure(data: Path, bytes_per_s: float, depth: int, workers: int) -> dict[str, float]:
     """Fetch an epoch from a server of its own. Return images a second, and processor milliseconds of an image."""
-    decoding = Prepared("150MB", workers)
+    decoding = Prepared("20MB", workers)
     with running_server(
-        data, memory=0.3, depth=depth, storage=SharedStorage(bytes_per_s), page_cache=False, prepared=decoding
+        data, memory=0.1, depth=depth, storage=SharedStorage(bytes_per_s), page_cache=False, prepared=decoding
     ) as server:
         data_set = BrandDataset(
             data, server=server.address, order="uniform", fields=("image",), decode={"image": DECODE}
