@@ -43,7 +43,7 @@ import brand
 from brand.chunker import Options, convert_audio, convert_from, convert_images
 from brand.collect.append import append_samples
 from brand.collect.changes import NamedSamples, delete
-from brand.collect.rewriting import compact
+from brand.collect import compact
 
 N, SIZE, here = 64, 4 << 20, Path(sys.argv[1])
 one = Options(jobs=1)

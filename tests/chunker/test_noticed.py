@@ -15,9 +15,9 @@ from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.jsonfiles import JsonLines
 from brand.chunker.sources.shards import Bad, Block, exchange
+from brand.collect import compact
 from brand.collect.append import append_images
 from brand.collect.changes import NamedSamples, delete
-from brand.collect.rewriting import compact
 from brand.formats import heads
 from brand.formats.manifest import pack_manifest, read_manifest
 from brand.formats.noticed import Noticed
