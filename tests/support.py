@@ -143,14 +143,27 @@ def free_port() -> int:
 _held_ports: list[socket.socket] = []
 
 
+def runs(process: int) -> bool:
+    """Whether a process, or a thread of it, still runs (Linux).
+
+    The first thread of a killed process may be gone while others still hold its sockets.
+    """
+    place = Path(f"/proc/{process}")
+    try:
+        state = (place / "stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX" or len(os.listdir(place / "task")) > 1
+    except OSError:
+        return False
+
+
 def session_processes(session: int) -> list[int]:
     """Processes of a session that still run (Linux)."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
-                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(of) == session and state not in "ZX":
+                *_, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and runs(int(folder.name)):
                     found.append(int(folder.name))
     return found
 

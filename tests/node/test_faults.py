@@ -30,16 +30,7 @@ from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for
 from tests.rounds import Chance, rounds
-from tests.support import LIMIT_S, session_processes, wait_until
-
-
-def running(process: int) -> bool:
-    """Whether a process still runs."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+from tests.support import LIMIT_S, runs, session_processes, wait_until
 
 
 def left_behind() -> set[str]:
@@ -175,7 +166,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
             assert found == order.plan(0).sample_of.tolist()
             server = node.stats()["process"]
         os.kill(server, signal.SIGTERM)
-        wait_until(lambda: not running(server), "it ends when it is told to")
+        wait_until(lambda: not runs(server), "it ends when it is told to")
     assert list(tmp_path.iterdir()) == []
     assert left_behind() == before
     assert not listeners(address)
@@ -224,13 +215,13 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
             thread.join()
         server = data_set.stats()["process"]
         os.kill(server, signal.SIGKILL)
-        wait_until(lambda: not running(server), "it is dead")
+        wait_until(lambda: not runs(server), "it is dead")
         assert [index for (index,) in data_set.__getitems__(asked[:50])] == want[:50]
     finally:
         server = data_set.stats()["process"]
         data_set._source.port.client.close()
         os.kill(server, signal.SIGKILL)
-    wait_until(lambda: not running(server), "it has ended")
+    wait_until(lambda: not runs(server), "it has ended")
 
 
 @pytest.mark.slow
@@ -247,11 +238,11 @@ def test_a_server_lives_as_long_as_its_last_owner(texts: Path) -> None:
             wait_until(lambda: not session_processes(first.pid), "the first has ended")
             done = second.text.count("right")
             wait_until(lambda: second.text.count("right") > done + 1, "the second goes on")
-            assert running(first.server)
+            assert runs(first.server)
             assert servers_of(texts) == [first.server]
             second.process.kill()
             second.process.wait()
-            wait_until(lambda: not running(first.server), "the server ends with the second")
+            wait_until(lambda: not runs(first.server), "the server ends with the second")
 
 
 @pytest.mark.slow
@@ -313,7 +304,7 @@ def test_a_server_that_is_killed_while_it_starts(texts: Path, tmp_path: Path, mo
         assert found == order.plan(0).sample_of[:100].tolist()
         server = node.stats()["process"]
     os.kill(server, signal.SIGTERM)
-    wait_until(lambda: not running(server), "it has ended")
+    wait_until(lambda: not runs(server), "it has ended")
     with monkeypatch.context() as patch, closing(node_for(data, random_address(), "run")) as node:
         patch.setattr(sys, "executable", dies_at_its_start(tmp_path, 99))
         with pytest.raises(ServerError, match="ended before it listened"):

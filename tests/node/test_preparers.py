@@ -66,7 +66,7 @@ from brand.torch import BrandDataset
 from tests.made_orders import order_of
 from tests.node.support import RawClient, greeted
 from tests.rounds import examples
-from tests.support import brand, running_brand, wait_until
+from tests.support import brand, running_brand, runs, wait_until
 
 SMALL = DecodeImage(size=(16, 24))
 
@@ -277,17 +277,8 @@ def test_nothing_is_left_behind(pictures: Path) -> None:
         assert len(ids) == 2
         process.kill()
         for pid in ids:
-            wait_until(lambda pid=pid: _gone(pid), f"preparer {pid} has ended")  # type: ignore[misc]
+            wait_until(lambda pid=pid: not runs(int(pid)), f"preparer {pid} has ended")  # type: ignore[misc]
         data._source.port.client.close()
-
-
-def _gone(pid: str) -> bool:
-    """Whether a process has ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
 
 
 @pytest.mark.slow

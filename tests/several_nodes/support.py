@@ -27,7 +27,7 @@ from brand.node.wire.messages import Kind
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.support import LIMIT_S, wait_until
+from tests.support import LIMIT_S, runs, wait_until
 from tests.tools.cluster import RunningCluster
 
 Places = NDArray[np.int64]
@@ -153,7 +153,7 @@ class Server:
         """End it."""
         os.kill(self.process, number)
         if number == signal.SIGKILL:
-            wait_until(lambda: not _runs(self.process), "it is dead")
+            wait_until(lambda: not runs(self.process), "it is dead")
 
     def _session(self) -> Session:
         return Session(self.address, StoredDataSet(self.path).id, os.getpid())
@@ -188,11 +188,4 @@ def all_open(cluster: RunningCluster) -> bool:
 def _end(server: Server) -> None:
     with suppress(ProcessLookupError):
         os.kill(server.process, signal.SIGKILL)
-    wait_until(lambda: not _runs(server.process), "a server ends")
-
-
-def _runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    wait_until(lambda: not runs(server.process), "a server ends")
