@@ -560,7 +560,8 @@ class World:
         others = sum(isinstance(job, ReadFor) for job in self.jobs)
         reading = sum(read.count for read in self.reads)
         assert reading + others <= self.depth, "more reads at a time than there are threads"
-        self._check_given_up(before, ready=ready)
+        chosen = any(isinstance(instruction, ChooseCached) for instruction in instructions)
+        self._check_given_up(before, ready=ready, chosen=chosen)
         self.check()
         return any(happened) or self.turn.core.epochs.is_building
 
@@ -688,13 +689,18 @@ class World:
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
         return live, self.core.residents.kept_pages
 
-    def _check_given_up(self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int], *, ready: bool) -> None:
-        """What is given up is given up as a whole, and not where a draw could be answered as it stood."""
+    def _check_given_up(
+        self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int], *, ready: bool, chosen: bool
+    ) -> None:
+        """What is given up is given up as a whole, and not where a draw could be answered as it stood.
+
+        A new choice of the samples to keep may keep fewer (`chosen`).
+        """
         epochs, kept = before
         now = self.epochs()
         if ready:
             assert all(now.get(key) is live for key, (live, _) in epochs.items()), "dropped though a draw was ready"
-            assert self.core.residents.kept_pages >= kept, "less is kept though a draw was ready"
+            assert chosen or self.core.residents.kept_pages >= kept, "less is kept though a draw was ready"
         for key, live in now.items():
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
