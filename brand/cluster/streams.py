@@ -43,6 +43,8 @@ class Streams(Reprs, shows="_closed _links _events _held"):
         self._limit = limit
         self._changed = threading.Condition()
         self._links: dict[PeerStream, PeerLink] = {}
+        self._known: dict[PeerStream, PeerLink] = {}
+        """The streams that were open at the last `take`, so the loop knows of them."""
         self._events: list[Event] = []
         self._held = 0
         self._closed = False
@@ -58,12 +60,18 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 with suppress(BlockingIOError):
                     os.eventfd_read(self.wake)
             events, self._events, self._held = self._events, [], 0
+            self._known = dict(self._links)
             self._changed.notify_all()
             return events
 
     def find(self, stream: PeerStream) -> PeerLink | None:
+        """Return an open stream. None if it has ended, or has been opened again since the last `take`.
+
+        What the loop sends before it knows of the new stream is for the old one, and is lost with it.
+        """
         with self._changed:
-            return self._links.get(stream)
+            link = self._links.get(stream)
+            return link if link is self._known.get(stream) else None
 
     def end(self, link: PeerLink, reason: str) -> None:
         """End an open stream. Has no effect if it has ended.
@@ -124,7 +132,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             if self._closed:
                 return
             self._closed = True
-            links, self._links, self._events = list(self._links.values()), {}, []
+            links, self._links, self._known, self._events = list(self._links.values()), {}, {}, []
             self._changed.notify_all()
             os.close(self.wake)
         for link in links:

@@ -135,6 +135,7 @@ def test_a_new_stream_replaces_the_old_one(streams: Streams) -> None:
     old = opened(streams)
     new = PeerLink(STREAM, streams.rouse)
     assert streams.open(new)
+    assert streams.find(STREAM) is None, "the loop still speaks to the old one"
     events = streams.take()
     assert [type(event) for event in events] == [Closed, Opened]
     streams.follow(old, iter([b""]))

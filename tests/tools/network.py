@@ -110,15 +110,17 @@ class FakeNetwork:
                 moved = True
                 if isinstance(event, Received):
                     wire.bytes -= len(event.message)
-                else:
-                    # A `Closed` belongs to the opening before it, an `Opened` to the latest one that is not closed.
-                    wire.heard = 0 if isinstance(event, Closed) else self._opening(line, wire)
                 self._arrived[node].append(event)
         return moved
 
     def take(self, node: int) -> list[Event]:
-        """What has arrived at a node since the last call."""
+        """What has arrived at a node since the last call. Only now it knows of streams that have opened or ended."""
         arrived, self._arrived[node] = self._arrived[node], []
+        for event in arrived:
+            if not isinstance(event, Received):
+                # A `Closed` belongs to the opening before it, an `Opened` to the latest one that is not closed.
+                line = self._line(node, event.stream)
+                line.wires[node].heard = 0 if isinstance(event, Closed) else self._opening(line, line.wires[node])
         return arrived
 
     def waiting_at(self, node: int) -> bool:
