@@ -85,12 +85,11 @@ def _shown_by(show: Meter) -> OnProgress:
     return lambda p: show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
 
 
-def _run(
-    convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
-) -> None:
-    """Convert with the options of `given`, which are removed from it, and print the report.
+def _run(convert: Callable[..., Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool) -> None:
+    """Call `convert` with the options of `given`, and print the report.
 
-    `noun` names one item of the source in the report.
+    It gets `Options`, `on_progress`, and those of `given` that `Options` does not have. `noun` names one item of the
+    source in the report.
     """
     same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
     same |= {name: given.pop(name) for name in ("split", "validate", "follow_links", "dry_run") if name in given}
@@ -99,7 +98,7 @@ def _run(
     classes = given_classes(given.pop("classes", None), given.pop("classes_of", None))
     chosen = Options(**same, labels=labels, skip_errors=skip_errors, classes=classes)
     with meter(quiet=as_json) as show:
-        report = convert(chosen, _shown_by(show))
+        report = convert(chosen, on_progress=_shown_by(show), **given)
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):
@@ -161,12 +160,7 @@ def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., No
     @_JSON
     @functools.wraps(command)
     def wrapped(src: str, dst: str, *, as_json: bool, **given: Any) -> None:
-        _run(
-            lambda options, on_progress: command(src, dst, options, on_progress, **given),
-            given,
-            "file",
-            as_json=as_json,
-        )
+        _run(functools.partial(command, src, dst), given, "file", as_json=as_json)
 
     return wrapped
 
@@ -267,12 +261,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         dialect = dialect_of(given)
         codecs, renames = fields_told(told)
         choice = FieldMapping(names_of(columns), codecs, nulls, renames, packed, dialect, label=label or "")
-        _run(
-            lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress, **given),
-            given,
-            "sample",
-            as_json=as_json,
-        )
+        _run(functools.partial(run, kind, src, dst, choice=choice), given, "sample", as_json=as_json)
 
     return verb
 
@@ -301,13 +290,7 @@ def token_verb(run: Callable[..., Report]) -> Callable[..., None]:
         **given: Any,
     ) -> None:
         tokens = TokenOptions(dtype, block, stride, end_of_text, vocabulary)
-        given["on_error"] = "fail"
-        _run(
-            lambda options, on_progress: run(src, dst, options, tokens=tokens, on_progress=on_progress, **given),
-            given,
-            "sample",
-            as_json=as_json,
-        )
+        _run(functools.partial(run, src, dst, tokens=tokens), given | {"on_error": "fail"}, "sample", as_json=as_json)
 
     return verb
 

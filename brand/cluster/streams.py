@@ -67,7 +67,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
     def find(self, stream: PeerStream) -> PeerLink | None:
         """Return an open stream. None if it has ended, or has been opened again since the last `take`.
 
-        What the loop sends before it knows of the new stream is for the old one, and is lost with it.
+        Until the loop knows of the new stream, it sends to the old one. Such messages are lost.
         """
         with self._changed:
             link = self._links.get(stream)

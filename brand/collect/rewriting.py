@@ -12,7 +12,6 @@ and the left-out samples.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,6 +40,7 @@ from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import joined_header
 from brand.storage.dataset.segments import PartIndex, read_list
+from brand.storage.io.files import most_open
 from brand.storage.io.frontback import OnChunk
 
 _TRAINING_SAMPLES: Final = 16_384
@@ -48,8 +48,8 @@ _TRAINING_BYTES: Final = 8 << 20
 """A dictionary is trained on at most this many samples, and on about this many bytes."""
 _TOGETHER: Final = 64
 """Samples that are read together to train a dictionary."""
-_MOST_SOURCES: Final = 1024
-"""Segments that are open at once while they become one."""
+_MOST_SOURCES: Final = 64
+"""Segments that are open at once while they become one, at the usual limit of open files: a quarter of it."""
 _EXACT: Final = 10**9
 """NumPy draws from fewer elements than these without replacement."""
 
@@ -190,7 +190,7 @@ def rewrite(
     single = len(plan.held) == 1
     ids = [str(part.part.id) for part in plan.held]
     part = new_id(ids, plan.held[0].local(plan.left_out) if single else plan.left_out, dictionary)
-    opened = lru_cache(_most_open())(lambda part: StoredDataSet(part.location))
+    opened = lru_cache(max(2, most_open(_MOST_SOURCES)))(lambda part: StoredDataSet(part.location))
     sources = [_Source(each, held_in(each, plan.left_out), opened) for each in plan.held]
     header = replace(joined_header(plan.held), samples=plan.samples)
     (out / "chunks").mkdir(parents=True)
@@ -266,12 +266,6 @@ class _Source:
         found = data.stored_bytes(places, raising=True)
         data.check_tables(places, close=True)  # of many sources, one has a chunk open
         return [each for each in found if each is not None]
-
-
-def _most_open() -> int:
-    """Return how many old segments may be open at once. Each takes four descriptors, and the process needs others."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_SOURCES if limit == resource.RLIM_INFINITY else max(2, min(_MOST_SOURCES, limit // 16))
 
 
 class _Riffle:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from brand.chunker import Options
 from brand.collect import NamedSamples, append_samples, compact, delete, overlay, redact, undelete
+from brand.collect.home import writing
 from brand.formats.constants import NOTHING
 from brand.storage.dataset.dataset import StoredDataSet
 
@@ -180,3 +182,29 @@ def tidy(folder: Path) -> None:
 def numbers(folder: Path) -> list[int]:
     """The numbers of all versions."""
     return sorted(int(path.stem) for path in (folder / "versions").glob("0*.json"))
+
+
+def some_history(folder: Path, rng: Random, *, changes: int, share_killed: float, merging: bool = False) -> Model:
+    """Change a collection so often, and read it after each change; a share of the changes is killed. Its model.
+
+    A kill comes before one of the first 2^7 changes of files; most changes of a collection take 20 to 80. What it
+    leaves is removed by the next change, or with `merging` by the next writer.
+    """
+    model = Model()
+    for _ in range(changes):
+        before = numbers(folder)
+        change, after = some_change(model, rng, folder, merging=merging)
+        step = int(2 ** rng.uniform(0, 7)) if rng.random() < share_killed else 0
+        if step and killed(partial(change, folder), folder, step):
+            model = after if numbers(folder)[-1:] > before[-1:] else model
+        else:
+            if not step:
+                change(folder)
+            model = after
+            if merging:
+                with writing(folder):
+                    pass
+            tidy(folder)
+        if model.samples:
+            check(folder, model)
+    return model

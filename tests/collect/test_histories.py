@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from brand.storage.maintenance.verify import verify
-from tests.collect.support import Model, check, killed, numbers, some_change, tidy
+from tests.collect.support import Model, check, some_change, some_history
 from tests.rounds import Chance, rounds
-
-CHANGES = 10
-SHARE_KILLED = 0.4
-STEPS = 7
-"""A kill comes before one of the first 2^7 changes of files; most changes of a collection take 20 to 80."""
 
 
 @pytest.mark.slow
@@ -25,20 +19,8 @@ def test_a_history_reads_like_its_model(tmp_path: Path, chance: Chance) -> None:
 
     A change that is killed is done, or nothing of it is. What it leaves is removed by the next.
     """
-    folder, model, rng = tmp_path / "all", Model(), chance.rng
-    for _ in range(CHANGES):
-        before = numbers(folder)
-        change, after = some_change(model, rng, folder)
-        step = int(2 ** rng.uniform(0, STEPS)) if rng.random() < SHARE_KILLED else 0
-        if step and killed(partial(change, folder), folder, step):
-            model = after if numbers(folder)[-1:] > before[-1:] else model
-        else:
-            if not step:
-                change(folder)
-            model = after
-            tidy(folder)
-        if model.samples:
-            check(folder, model)
+    folder = tmp_path / "all"
+    model = some_history(folder, chance.rng, changes=10, share_killed=0.4)
     if model.samples:
         assert [error for step in verify(folder) for error in step.errors] == []
 

@@ -241,7 +241,7 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         "on_read_ended",
         "take",
     }
-    for seed in range(WALKS, 6 * WALKS):
+    for seed in range(6 * WALKS, 8 * WALKS):
         walk(seed)
         if all(seen[name] for name in wanted):
             return

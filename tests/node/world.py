@@ -69,7 +69,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.orders.base.dtypes import smallest
+from brand.orders.base.dtypes import PackedMask, smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
@@ -560,8 +560,7 @@ class World:
         others = sum(isinstance(job, ReadFor) for job in self.jobs)
         reading = sum(read.count for read in self.reads)
         assert reading + others <= self.depth, "more reads at a time than there are threads"
-        chosen = any(isinstance(instruction, ChooseCached) for instruction in instructions)
-        self._check_given_up(before, ready=ready, chosen=chosen)
+        self._check_given_up(before, ready=ready)
         self.check()
         return any(happened) or self.turn.core.epochs.is_building
 
@@ -684,23 +683,27 @@ class World:
         """Whether the order of an epoch is forgotten."""
         return self.turn.online is not None and self.online.is_over(key)
 
-    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int]:
-        """What making room may change: which epochs are live and where they start, and how much is kept."""
+    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int, PackedMask]:
+        """What making room may change: which epochs are live and where they start, how much is kept, of what choice."""
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
-        return live, self.core.residents.kept_pages
+        return live, self.core.residents.kept_pages, self.core.residents._chosen
 
     def _check_given_up(
-        self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int], *, ready: bool, chosen: bool
+        self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int, PackedMask], *, ready: bool
     ) -> None:
         """What is given up is given up as a whole, and not where a draw could be answered as it stood.
 
-        A new choice of the samples to keep may keep fewer (`chosen`).
+        A new choice may keep fewer samples, but all that it names.
         """
-        epochs, kept = before
+        epochs, kept, chosen = before
         now = self.epochs()
         if ready:
             assert all(now.get(key) is live for key, (live, _) in epochs.items()), "dropped though a draw was ready"
-            assert chosen or self.core.residents.kept_pages >= kept, "less is kept though a draw was ready"
+            residents = self.core.residents
+            if residents._chosen is chosen:
+                assert residents.kept_pages >= kept, "less is kept though a draw was ready"
+            else:
+                assert residents._to_keep is residents._chosen, "less is kept than was chosen though a draw was ready"
         for key, live in now.items():
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
