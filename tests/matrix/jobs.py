@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,22 @@ import numpy as np
 
 from brand import pack
 from tests.matrix.loops import Outcome, Task
-from tests.support import free_port
+from tests.support import descendants, free_port
 
 SAMPLES = 393
 """Odd, so that two ranks cannot share them equally. One rank makes 13 batches of them."""
 START_S, RUN_S, GRACE_S = 300.0, 300.0, 10.0
 """Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
+SHOWN = 20_000
+"""Characters of the log that a run shows that has not ended."""
 _RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+
+
+def _command(process: int) -> bytes:
+    """The command line of a process; of one that has ended, nothing."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 def make_data(folder: Path) -> Path:
@@ -66,10 +76,23 @@ class Job:
                     found[rank] = Outcome("died")
                 if found[rank].end not in ("finished", "stopped"):
                     end = min(end, time.monotonic() + GRACE_S)
-        if waiting or any(outcome.end == "died" for outcome in found.values()):
-            self._kill(signal.SIGABRT)  # the log then has the stacks of all threads
-            self.end()
-        return [found.get(rank, Outcome("hung")) for rank in range(self.ranks)]
+        if not waiting and all(outcome.end != "died" for outcome in found.values()):
+            return [found[rank] for rank in range(self.ranks)]
+        where = self._stacks()
+        self._kill(signal.SIGKILL)
+        self.end()
+        every = [found.get(rank, Outcome("hung")) for rank in range(self.ranks)]
+        return [replace(outcome, message=where) if outcome.end in ("hung", "died") else outcome for outcome in every]
+
+    def _stacks(self) -> str:
+        """What the ranks and their workers do now, by the end of their log: the stacks of all threads."""
+        for rank in self._ranks:
+            for process in (rank, *descendants(rank)):
+                if _command(process) == _command(rank):  # a server has no handler
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGUSR1)
+        time.sleep(1)
+        return (self.folder / f"log-{self.ranks}").read_text(errors="replace")[-SHOWN:]
 
     def _start(self) -> None:
         self.starts += 1

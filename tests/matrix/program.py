@@ -11,6 +11,7 @@ import gc
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -51,6 +52,7 @@ def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> No
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where does it wait? its workers hear it as well
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
     way, samples = way_of(framework), Samples(data)

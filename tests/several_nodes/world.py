@@ -55,10 +55,10 @@ class Rank:
     """Batches that it has asked for, in all epochs."""
     drawn: int = -1
     """The epoch that it has drawn from last; -1: none."""
-    knows: Joins = field(default_factory=Joins)
-    """Where its training has joined others in that epoch, as far as it knows."""
+    knows: dict[int, Joins] = field(default_factory=dict)
+    """Where its training has joined others in that epoch and the one before, as far as it knows."""
     grown: dict[int, NDArray[np.int32]] = field(default_factory=dict)
-    """The samples of that epoch and the one before up to the last one that it has got, if the order grows."""
+    """The samples of these epochs up to the last one that it has got, if the order grows."""
     last: int = -1
     """Highest position of that epoch that it has asked for."""
     begun: tuple[int, int] | None = None
@@ -82,8 +82,8 @@ class Rank:
         """Say to the server which training it draws in, and where that has joined others, as far as it knows."""
         self.run = self.world.register(self.client, self.name, turn=len(self.name), **self.order)
         self.runs.append((self.world, self.run))
-        if self.knows.rows:
-            self.world.tell(ClientJoins(ClientNumber(self.client), self.key, self.knows))
+        for epoch, joins in self.knows.items():
+            self.world.tell(ClientJoins(ClientNumber(self.client), (self.run, epoch), joins))
         for epoch, grown in self.grown.items():
             key = self.run, epoch
             self.world.tell(ClientOrders(ClientNumber(self.client), key, 0, grown, len(grown), 0))
@@ -91,7 +91,7 @@ class Rank:
     def learn(self) -> None:
         """It got what it had asked for, so it knows where its training has joined others."""
         if self.drawn >= 0 and not self.waits:
-            self.knows = self.world.known(self.key)
+            self.knows[self.drawn] = self.world.known(self.key)
             if self.world.runs[self.run].order.grows and self.last >= len(self.grown.get(self.drawn, ())):
                 self.grown[self.drawn] = self.world.online.orders.publish(self.key, 0, self.last + 1)
                 assert len(self.grown[self.drawn]) == self.last + 1, "a client is not told what it has got"
@@ -136,7 +136,8 @@ class Rank:
         positions = list(range(self.position, end, self.ranks))
         if positions:
             if self.drawn != self.epoch:
-                self.drawn, self.knows = self.epoch, Joins()
+                self.drawn = self.epoch
+                self.knows = {e: joins for e, joins in self.knows.items() if e == self.epoch - 1}
                 self.grown = {e: grown for e, grown in self.grown.items() if e == self.epoch - 1}
             self.last = positions[-1]
             self.ask(self.epoch, positions)

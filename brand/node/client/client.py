@@ -150,9 +150,8 @@ class Client(Reprs, shows="path address run _idle"):
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
-            if order.joins:
-                known = self._joins.get((order, epoch), Joins())
-                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, known))
+            for each in (epoch - 1, epoch) if order.joins else ():
+                self._exchange_joins(connection, order, each)
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
@@ -210,15 +209,26 @@ class Client(Reprs, shows="path address run _idle"):
         """Return where this run joined other runs in an epoch; if no server answers, as far as this process knows."""
         if order.joins and self.running:
             with suppress(ServerError):
-                known = self._joins.get((order, epoch), Joins())
-                self.learn_joins(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
+                self._with_control(lambda connection: self._exchange_joins(connection, order, epoch))
         return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
         if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
-            self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
+            self._joins = {key: at for key, at in self._joins.items() if key[0] != order or key[1] >= epoch - 1}
             self._joins[order, epoch] = joins
+
+    def _exchange_joins(self, connection: Session, order: Order, epoch: int) -> None:
+        """Tell a server where this run joined other runs in an epoch, and learn what it knows."""
+        known = self._joins.get((order, epoch), Joins())
+        if epoch >= 0:
+            self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, known))
+
+    def _tell_joins(self, connection: Session, order: Order, epoch: int) -> None:
+        """Tell a new server the joins of an epoch, and of the one before, which another node may still draw."""
+        for each in (epoch - 1, epoch):
+            if (order, each) in self._joins and not connection.has_joins(order, each):
+                self._exchange_joins(connection, order, each)
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """Return the order that another process of the run has begun to draw.
@@ -271,6 +281,8 @@ class Client(Reprs, shows="path address run _idle"):
                 connection = _popped(self._idle) or self._connect(owner, worker)
                 self._begin_there(order, epoch)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
+                if order.joins:
+                    self._tell_joins(connection, order, epoch)
                 known = self._joins.get((order, epoch), Joins())
                 some = positions[done : done + step]
                 if order.grows:

@@ -175,17 +175,18 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             found.check_fits(order.samples, order.draws)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
-        self._joined = {each for each in self._joined if each[0] != order or each[1] in (epoch - 1, epoch)}
-        self._joined.add((order, epoch))
+        self._joined = {each for each in self._joined if each[0] != order or each[1] >= epoch - 1} | {(order, epoch)}
         return found
+
+    def has_joins(self, order: Order, epoch: int) -> bool:
+        """Return whether this connection has exchanged the joins of an epoch."""
+        return (order, epoch) in self._joined
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
         """Draw positions of an epoch; see `Client.draw`. `known`: the epoch's joins that this process knows."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one request; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
-        if known.rows and (order, epoch) not in self._joined:
-            self.joins(run, order, epoch, known)  # a new server does not know them
         taking = None if order.shares else self._taking
         taken = None if taking is None else taking.take(number, epoch, positions, order.draws)
         if taken is not None:
