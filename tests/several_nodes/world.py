@@ -91,8 +91,10 @@ class Rank:
     def learn(self) -> None:
         """It got what it had asked for, so it knows where its training has joined others."""
         if self.drawn >= 0 and not self.waits:
-            self.knows[self.drawn] = self.world.known(self.key)
-            if self.world.runs[self.run].order.grows and self.last >= len(self.grown.get(self.drawn, ())):
+            order = self.world.runs[self.run].order
+            if order.joins:
+                self.knows[self.drawn] = self.world.known(self.key)
+            if order.grows and self.last >= len(self.grown.get(self.drawn, ())):
                 self.grown[self.drawn] = self.world.online.orders.publish(self.key, 0, self.last + 1)
                 assert len(self.grown[self.drawn]) == self.last + 1, "a client is not told what it has got"
 
