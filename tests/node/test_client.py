@@ -34,6 +34,7 @@ from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
+from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.storage.dataset.dataset import StoredDataSet
@@ -249,3 +250,22 @@ def test_a_client_forgets_where_old_epochs_joined_others(texts: Path) -> None:
             node.draw(order, epoch, np.arange(40), owner=os.getpid())
             known.append(max(len(session._joined) for session in open_sessions))
     assert known[-1] == known[2] <= 2
+
+
+def test_a_new_server_learns_where_two_epochs_joined_others(texts: Path) -> None:
+    """A rank of another node may still draw the epoch before; if nobody knew its joins, they would be decided anew."""
+    order, joins = order_of(texts, SharedPolicy(4, stripe=4)), Joins((Join(0, 3, 40, 1024),), 3)
+    address, run = random_address(), "run"
+    with ExitStack() as stack:
+        with running_server(texts, memory=0.5, address=address) as server:
+            node = stack.enter_context(closing(attached(server, run)))
+            node.learn_joins(order, 0, joins)
+            node.begin(order, 1, Announcement(0))
+            for epoch in range(2):
+                node.draw(order, epoch, np.arange(40), owner=os.getpid())
+            known = node.joins(order, 1)
+        assert known.rows != joins.rows
+        with running_server(texts, memory=0.5, address=address) as server, closing(attached(server, run)) as other:
+            node.draw(order, 1, np.arange(40, 80), owner=os.getpid())
+            other.begin(order, 1, Announcement(1))
+            assert [other.joins(order, epoch).rows for epoch in range(2)] == [joins.rows, known.rows]
