@@ -55,7 +55,8 @@ from brand.formats.version import PartOf, Version, read_version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io import frontback
-from brand.storage.io.location import Collected, FolderLocation, is_collection, last_number, located
+from brand.storage.io.location import Collected, FolderLocation, is_collection, located
+from brand.storage.io.present import last_number
 from brand.storage.maintenance.copies import place_files
 
 Convert = Callable[[str, Options], Report]

@@ -52,19 +52,13 @@ from brand.formats.version import (
     version_name,
 )
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.io.location import (
-    Collected,
-    is_collection,
-    last_number,
-    named_version,
-    numbers,
-    present_version,
-)
+from brand.storage.io.location import Collected, is_collection, named_version, present_version
+from brand.storage.io.present import last_number, note_present, numbers
 from brand.stores.url import is_url
 
 INTENT_NAME: Final = "staging/redact.json"
 MOST_PARTS: Final = 256
-"""Segments that hold samples: each needs two descriptors of every process that reads."""
+"""Segments that hold samples: each takes two descriptors of every process that reads, of 1,024 at the usual limit."""
 TOO_MANY: Final = "`brand compact` merges them. Run it, then the same command again"
 """Advice for a collection with `MOST_PARTS` segments."""
 WAIT_S: Final = 60.0
@@ -149,7 +143,8 @@ def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> in
     _mark_unnamed(folder)
     for version in old:
         (folder / version_name(version.number)).unlink()
-    sync_folder(folder / "versions")
+    sync_folder(folder / VERSIONS_NAME)
+    note_present(folder, max(version.number for version in left))
     freed = 0
     for name in sorted({part.name for version in old for part in version.parts if part.id not in parts and part.id}):
         freed += sum(file.stat().st_size for file in (folder / name).rglob("*") if file.is_file())
@@ -362,6 +357,7 @@ def _link(folder: Path, version: Version) -> None:
     finally:
         temporary.unlink()
     sync_folder(final.parent)
+    note_present(folder, version.number)
 
 
 def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:

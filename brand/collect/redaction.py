@@ -41,7 +41,8 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import PartIndex, read_values
 from brand.storage.io.frontback import OnChunk, silent
-from brand.storage.io.location import Collected, numbers
+from brand.storage.io.location import Collected
+from brand.storage.io.present import numbers
 
 REMAINS: Final = (
     "the source that the samples were converted from, and data sets that were appended from a folder of their own",

@@ -40,6 +40,7 @@ _PIECES: Final = 1024
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as pwritev(2) takes it."""
 
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 NO_MAPS: Final = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 """Error numbers of mmap(2) on a file system that maps no files: some of FUSE, 9P, and network drives."""
 _CANNOT_MAP: Final = "its file system cannot map files (mmap): write to another file system, and copy the result"
@@ -53,25 +54,27 @@ Indices = NDArray[np.integer[Any]]
 class ArrayFile:
     """An array of `length` elements that begins at byte `start` of an open file.
 
-    It is read-only, and any number of threads may use it at once. It duplicates the descriptor. If its file system maps
-    no files, the array is read into memory. Errors name `path`, and advise with `hint` how to repair a damaged file.
-    Raises OSError or ValueError if the file cannot be mapped for another reason, and `FormatError`.
+    It is read-only, and any number of threads may use it at once. It holds one descriptor, a duplicate of `file`. If
+    its file system maps no files, the array is read into memory. Errors name `path`, and advise with `hint` how to
+    repair a damaged file. Raises OSError if the file cannot be mapped for another reason, and `FormatError`.
     """
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
         self._file = -1  # for `__del__`, if the next line fails
+        self._mapping: _Mapping | None = None
+        self._memory = np.empty(0, np.uint8)
         self._file = os.dup(file)
         try:
-            mapping = mmap.mmap(self._file, start + self.nbytes, prot=mmap.PROT_READ)
-            self._memory = np.frombuffer(mapping, np.uint8)[start:]
+            self._mapping = _Mapping(self._file, start + self.nbytes)
+            self._address = self._mapping.address + start
         except OSError as error:
             if error.errno not in NO_MAPS:
                 raise
             self._memory = np.empty(self.nbytes, np.uint8)
             self._fill(self._memory, 0)
+            self._address = self._memory.ctypes.data
             _log.info("%s is read into memory (%d bytes): its file system cannot map files (mmap)", path, self.nbytes)
-        self._address = self._memory.ctypes.data
 
     @property
     def nbytes(self) -> int:
@@ -138,6 +141,27 @@ class ArrayFile:
             done += count
 
 
+class _Mapping:
+    """The first `size` bytes of an open file at an address. `mmap.mmap` would keep a descriptor of its own.
+
+    Raises OSError.
+    """
+
+    address = 0
+
+    def __init__(self, file: int, size: int) -> None:
+        self._size, (mapped, self._unmap) = size, _mapping_calls()
+        address = mapped(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+        if address == _MAP_FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.address = address
+
+    def __del__(self) -> None:
+        if self.address:
+            self._unmap(self.address, self._size)
+
+
 class _Landing:
     """The memory of one thread into which the kernel copies elements: a file without a name, for pwritev(2)."""
 
@@ -184,6 +208,17 @@ class _Landing:
             except OSError:
                 return False
         return True
+
+
+@cache
+def _mapping_calls() -> tuple[Callable[..., int], Callable[[int, int], int]]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_, unmap = libc.mmap, libc.munmap
+    whole = ctypes.c_int
+    map_.argtypes = (ctypes.c_void_p, ctypes.c_size_t, whole, whole, whole, ctypes.c_long)
+    map_.restype = ctypes.c_void_p
+    unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return map_, unmap
 
 
 @cache

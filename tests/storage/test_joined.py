@@ -260,5 +260,5 @@ def test_a_collection_without_a_version_says_so(tmp_path: Path) -> None:
 def test_the_chunk_names_are_those_of_parts(made: Path) -> None:
     """Nothing of a collection is in files of its own."""
     names = {path.name for path in made.iterdir()}
-    assert names == {"versions", "parts", "lists", "staging", "lock"}
+    assert names == {"versions", "parts", "lists", "staging", "lock", "present"}
     assert not (made / chunk_name(0)).exists()

@@ -4,8 +4,7 @@ All bytes of chunks are read through a `Location`: stripes, direct reads, sample
 dictionaries. Manifest, partition file and index are read from local files. A `FolderLocation` has them; a `Remote` has
 copies of them. A `Collected` is a version of a collection, whose segments are folders.
 
-`photos.brand` names the present version of a collection, and `photos.brand@3` the third. The present version is the one
-with the highest number, so no other record has to be kept in step with the folder of versions.
+`photos.brand` names the present version of a collection (`present`), and `photos.brand@3` the third.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from brand.errors import MissingFileError, NotADataSetError, UnreadableError, UsageError
+from brand.errors import MissingFileError, NotADataSetError, UsageError
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, chunk_name
 from brand.formats.manifest import read_manifest
-from brand.formats.version import PINNED, Version, read_version, version_name, version_number
+from brand.formats.version import PINNED, Version, read_version, version_name
 from brand.storage.io.files import ChunkReader, RangeReader
+from brand.storage.io.present import last_number, numbers
 from brand.storage.io.remote import Remote, fetch_index
 from brand.storage.io.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
 from brand.stores.store import Traffic
@@ -233,31 +233,6 @@ def pinned(path: str, number: int) -> str:
     """Return the path that names this version, for a path that names the collection, or a version of it."""
     match = PINNED.fullmatch(path)
     return path if match is not None and int(match[2]) == number else f"{path}@{number}"
-
-
-def numbers(folder: Path) -> list[int]:
-    """Return the numbers of all versions, ascending. Raises `UnreadableError`."""
-    return _numbers_in(_version_files(folder))
-
-
-def last_number(folder: Path) -> int | None:
-    """Return the highest number of a version; None if there is no version. Raises `UnreadableError`."""
-    names = _version_files(folder)
-    # Of 10,000 names, one is parsed: a longer number is a higher one.
-    last = version_number(max(names, key=lambda name: (len(name), name), default=""))
-    return last if last is not None else max(_numbers_in(names), default=None)
-
-
-def _version_files(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder / VERSIONS_NAME)
-    except OSError as error:
-        what, path = f"cannot be read: {error.strerror}", folder / VERSIONS_NAME
-        raise UnreadableError(what, path=path) from error
-
-
-def _numbers_in(names: list[str]) -> list[int]:
-    return sorted(number for name in names if (number := version_number(name)) is not None)
 
 
 def present_version(folder: Path) -> Version:

@@ -23,7 +23,7 @@ from brand.orders.base.tickets import tickets
 from brand.orders.order import MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.location import numbers
+from brand.storage.io.present import numbers
 from brand.torch.order.draw_port import DrawPort
 
 MIGRATE: Final = "load_state_dict(brand.migrate_state(state, sampler))"
