@@ -8,6 +8,7 @@
     ├── MissingExtraError          an optional library is not installed              (also ImportError)
     ├── SourceError                a file of the source cannot be used
     ├── StorageError               the storage refused: full, read-only, I/O error   (also OSError)
+    ├── MergeError                 an append is published, but segments were not merged afterwards
     ├── CacheError                 the cache folder cannot be made, or is not safe to use
     ├── InterruptedConversionError stopped half-way; the same command continues
     │   └── MissingChunksError     tasks of a conversion are not done, or must be repeated
@@ -134,6 +135,21 @@ def _rebuild_source_error(path: str, reason: str, hint: str) -> SourceError:
 
 class StorageError(BrandError, OSError):
     """The storage refused: no space left, read-only, or an I/O error."""
+
+
+class MergeError(BrandError):
+    """The samples of an append are in the collection, but its small segments could not be merged afterwards.
+
+    Appending the samples again is wrong. The error of the merge is the `__cause__`. Attribute: `version`, the number of
+    the version that has the samples.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        self.version = version
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.version)
 
 
 class CacheError(BrandError):

@@ -44,13 +44,13 @@ from brand.collect.home import (
     writing,
 )
 from brand.collect.origins import holder_of, origin_of
-from brand.errors import SchemaError, UsageError, counted
+from brand.errors import BrandError, MergeError, SchemaError, UsageError, cause_of, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.header import DecodeDefault
 from brand.formats.manifest import read_manifest
 from brand.formats.preparation import DecodeImage
-from brand.formats.publish import storage_errors
+from brand.formats.publish import storage_errors, storage_reason
 from brand.formats.version import PartOf, Version, read_version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
@@ -78,7 +78,8 @@ def append_images(
 
     If the collection exists, it decides chunk size, compression and classes: folders with a known name get the label
     that they have had, new ones the next labels. `compact` merges small segments afterwards if it is time, so that the
-    number of segments stays small whatever the number of appends. The other arguments are those of `convert_images`.
+    number of segments stays small whatever the number of appends; if that fails, the samples are in the collection, and
+    a `MergeError` says so. The other arguments are those of `convert_images`.
     """
 
     def convert(to: str, chosen: Options) -> Report:
@@ -192,6 +193,7 @@ def append_data_set(
         SchemaError: Its fields, chunk size, dictionary or classes are not those of the collection.
         FormatError: It lacks a file, or a file is damaged.
         StorageError: The storage refused a read or a write.
+        MergeError: The samples are in the collection, but `compact` could not merge its segments.
     """
     location = located(path)
     data = StoredDataSet(location)
@@ -213,7 +215,7 @@ def append_data_set(
         with writing(folder) as writer:
             version = _add(writer, work / "made", f"data set {printable(os.path.abspath(path))}")
     if compact:
-        merge_due(folder, version)
+        _merged(folder, version)
     return version
 
 
@@ -250,11 +252,33 @@ def _publish(folder: Path, made: Path, report: Report, note: str, *, compact: bo
         f"Version {version.number}: the new samples are {part.first:,} to {part.end - 1:,} of {version.samples:,}",
         *(_unknown(name, part) for name in version.overlays),
     ]
-    if compact and (merged := merge_due(folder, version)).number > version.number:
+    if compact and (merged := _merged(folder, version)).number > version.number:
         told.append(f"Version {merged.number} has the same samples in {counted(len(merged.parts), 'segment')}")
     elif not compact and (due := reminder(version)) is not None:
         told.append(due)
     return replace(report, target=os.fspath(folder), notes=(*report.notes, *told))
+
+
+def _merged(folder: Path, version: Version) -> Version:
+    """Merge segments after an append, as `merge_due` does. Raises `MergeError`: the append itself is done."""
+    try:
+        return merge_due(folder, version)
+    except Exception as error:
+        part = version.parts[-1]
+        new = f"{part.first:,} to {part.end - 1:,} of {version.samples:,}"
+        raise MergeError(
+            f"{folder}: version {version.number} has the new samples, {new}: do not append them again. Its small "
+            f"segments were not merged: {_reason(error)}. Run `brand compact {folder}` when this is repaired, or let the "
+            "next append merge them",
+            version.number,
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why a merge failed, without the advice to run the same command again."""
+    if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, BrandError):
+        return storage_reason(error.__cause__)
+    return cause_of(error) if not isinstance(error, BrandError) else str(error).rstrip(".")
 
 
 def _make_room(folder: Path, version: Version | None, *, compact: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 from brand.collect import tiers
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.collect.support import grow
-from tests.support import brand
+from tests.support import Disk, brand
 
 
 @pytest.fixture
@@ -222,3 +222,39 @@ def test_info_and_verify_know_versions(made: Path) -> None:
     (made / version.deleted.name).write_bytes(b"x")
     assert brand("verify", made).code == 1
     assert brand("verify", f"{made}@2").code == 0
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "dataset"])
+def test_a_merge_on_a_full_disk_says_that_the_samples_are_there(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The append is done, the merge is not: a message for both, and exit code 1. With space, `brand compact` merges."""
+    monkeypatch.setattr(tiers, "FANOUT", 2)
+    disk.mount("size=64m")
+    folder, sources = disk.folder / "all", list[Path]()
+    for night in range(2):
+        rows = ({"key": f"{night}/{row}", "data": "x" * 20_000} for row in range(100))
+        sources.append(tmp_path / f"{night}.jsonl")
+        sources[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if kind == "dataset":
+            source, sources[-1] = sources[-1], tmp_path / f"{night}.brand"
+            assert brand("convert", "jsonl", source, sources[-1], "-j", 1, "--compression", "none").code == 0
+    first = ("--compression", "none", "-j", 1) if kind == "jsonl" else ()
+    assert brand("append", kind, sources[0], folder, *first).code == 0
+    used = sum(file.stat().st_blocks for file in folder.rglob("*")) // 2
+    disk.mount("remount", f"size={3 * used}k")  # twice that for both segments, and half of the merged one
+    told = brand("append", kind, sources[1], folder, "--compact", *first[2:])
+    assert (told.code, told.out) == (1, "")
+    done = "version 2 has the new samples, 100 to 199 of 200: do not append them again"
+    why = "were not merged: no space left on the device. Run `brand compact"
+    assert done in told.err
+    assert why in told.err
+    assert "same command" not in told.err
+    found = StoredDataSet(folder)
+    assert [found.sample(index)["key"] for index in (0, 99, 100, 199)] == ["0/0", "0/99", "1/0", "1/99"]
+    assert list((folder / "staging").iterdir()) == []
+    disk.mount("remount", "size=64m")
+    again = brand("append", kind, sources[1], folder, "--compact", *first[2:])
+    assert (again.code, "already, as 100 to 199" in again.err) == (2, True)
+    assert brand("compact", folder).code == 0
+    assert "compact 2 segments into 1" in brand("versions", folder).out
