@@ -227,5 +227,5 @@ class Disk:
             pytest.skip(f"this test mounts a small file system, which is not permitted here: {done.stderr.strip()}")
 
     def unmount(self) -> None:
-        """Give it back."""
-        subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)
+        """Give it back, even if a file of it is still open or mapped."""
+        subprocess.run(["umount", "--lazy", str(self.folder)], capture_output=True, check=False)

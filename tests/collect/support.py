@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from brand.collect import NamedSamples, append_samples, compact, delete, overlay
 from brand.collect.home import writing
 from brand.formats.constants import NOTHING
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.present import last_number
 
 SCHEMA = {"number": "int", "share": "float", "data": "bytes", "key": "str"}
 _WRITES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
@@ -35,7 +37,7 @@ def samples(first: int, count: int, *, mark: str = "") -> list[dict[str, Any]]:
 
 def grow(folder: Path, first: int, count: int, *, chunk_size: int = 8, mark: str = "", compact: bool = False) -> None:
     """Append so many samples."""
-    new = not (folder / "versions").is_dir() or not any((folder / "versions").iterdir())
+    new = not (folder / "versions").is_dir() or last_number(folder) is None
     options = Options(chunk_size=chunk_size if new else None, jobs=1, compression="none" if new else "auto")
     append_samples(samples(first, count, mark=mark), folder, SCHEMA, options=options, compact=compact)
 
@@ -166,6 +168,55 @@ def die_before(folder: Path, step: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The files of a folder that a call used, and all bytes that it read and wrote through system calls."""
+
+    opened: tuple[str, ...]
+    """Where below the folder it opened a file, one for each file: `versions`, `parts`, ..."""
+    listed: tuple[str, ...]
+    """Where it listed a folder."""
+    read: int
+    written: int
+
+
+def work_of(action: Callable[[], object], folder: Path) -> Work:
+    """Do something in a process of its own, and return which files it used."""
+    reading, writing_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            opened, listed = list[str](), list[str]()
+            sys.addaudithook(partial(_record, os.fspath(folder), opened, listed))
+            before = _bytes_moved()
+            action()
+            read, written = (new - old for new, old in zip(_bytes_moved(), before, strict=True))
+            os.write(writing_end, json.dumps([opened, listed, read, written]).encode())
+        except BaseException:  # noqa: BLE001 - the parent says that it failed
+            os._exit(3)
+        os._exit(0)
+    os.close(writing_end)
+    with open(reading, "rb") as file:
+        told = file.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "it failed"
+    opened, listed, read, written = json.loads(told)
+    return Work(tuple(sorted(opened)), tuple(sorted(listed)), read, written)
+
+
+def _record(folder: str, opened: list[str], listed: list[str], event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in ("open", "os.listdir", "os.scandir") or not isinstance(arguments[0], str | os.PathLike):
+        return
+    path = os.fspath(arguments[0])
+    if path.startswith(f"{folder}/"):
+        (opened if event == "open" else listed).append(path.removeprefix(f"{folder}/").split("/")[0])
+
+
+def _bytes_moved() -> tuple[int, int]:
+    """Bytes that this process has read and written so far, from files and from the page cache."""
+    facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(facts["rchar"]), int(facts["wchar"])
 
 
 def tidy(folder: Path) -> None:

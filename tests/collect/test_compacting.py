@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import pickle
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -39,14 +41,26 @@ from brand.collect import (
 from brand.collect import home as home_module
 from brand.collect.companions import merge_companions
 from brand.collect.home import UNNAMED, writing
-from brand.errors import ChecksumError, StorageError, UsageError
+from brand.errors import ChecksumError, MergeError, StorageError, UsageError
 from brand.formats.publish import FolderTarget
-from brand.formats.version import Version
+from brand.formats.version import Version, make_version, pack_version, version_name
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.reindex import reindex
 from brand.storage.maintenance.unpack import unpack
 from brand.storage.maintenance.verify import verify
-from tests.collect.support import SCHEMA, Model, check, grow, killed, samples, some_change, some_history, tidy
+from tests.collect.support import (
+    SCHEMA,
+    Model,
+    Work,
+    check,
+    grow,
+    killed,
+    samples,
+    some_change,
+    some_history,
+    tidy,
+    work_of,
+)
 from tests.independent_reader import Collection
 from tests.rounds import Chance, rounds
 from tests.support import files_below
@@ -373,6 +387,27 @@ def test_an_append_succeeds_whoever_merges(tmp_path: Path, pairs: None, monkeypa
     tidy(folder)
 
 
+def test_an_append_is_done_if_its_merge_fails(tmp_path: Path, pairs: None) -> None:
+    """An old segment is damaged: the error says where, that the new samples are there, and in which version."""
+    folder = tmp_path / "all"
+    grow(folder, 0, 10)
+    chunk = sorted((folder / "parts").glob("*/chunks/*"))[0]
+    whole_chunk = chunk.read_bytes()
+    chunk.write_bytes(whole_chunk[:-1] + bytes([whole_chunk[-1] ^ 1]))
+    with pytest.raises(MergeError, match="version 2 has the new samples, 10 to 19 of 20: do not append") as caught:
+        grow(folder, 100, 10, compact=True)
+    assert caught.value.version == 2
+    assert isinstance(caught.value.__cause__, ChecksumError)
+    assert str(chunk) in str(caught.value)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.version) == (MergeError, str(caught.value), 2)
+    chunk.write_bytes(whole_chunk)
+    check(folder, Model((*samples(0, 10), *samples(100, 10))))
+    tidy(folder)
+    grow(folder, 200, 10, compact=True)
+    assert [part.end for part in version_of(folder).parts] == [30]
+
+
 def test_a_full_collection_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is converted; with `compact`, the append makes room by itself."""
     monkeypatch.setattr(home_module, "MOST_PARTS", 8)
@@ -420,14 +455,51 @@ def test_many_segments_are_merged_with_few_descriptors(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_three_hundred_appends_stay_small(tmp_path: Path) -> None:
-    """The number of segments stays small, and an append opens and reads about as many files at the end as before."""
+    """The number of segments stays small, and an append to as many segments does the same work at the end as before."""
     folder, every = tmp_path / "all", list[dict[str, Any]]()
+    early, late = dict[tuple[int, int], Work](), dict[tuple[int, int], Work]()
+    before = 0, 0
     for number in range(300):
-        grow(folder, 100 * number, 1 + number % 3, compact=True)
+        found = work_of(partial(grow, folder, 100 * number, 1 + number % 3, compact=True), folder)
         every += samples(100 * number, 1 + number % 3)
-        assert len(version_of(folder).parts) <= 24
+        parts = version_of(folder).parts
+        held = len(parts), sum(part.merged is not None for part in parts)
+        assert held[0] <= 24
+        if held == (before[0] + 1, before[1]) and number >= 8:  # it merged nothing
+            (early if number < 150 else late).setdefault(before, found)
+        before = held
     check(folder, Model(tuple(every)))
+    same = early.keys() & late.keys()
+    assert len(same) >= 5
+    for segments in same:
+        assert (late[segments].opened, late[segments].listed) == (early[segments].opened, early[segments].listed)
+        origins = 300 * 8  # numbers of 8 bytes, by which samples that were added already are known
+        assert late[segments].read - early[segments].read < origins + 2000
+        assert abs(late[segments].written - early[segments].written) < 2000
     assert [line.samples for line in versions(folder)][-1] == 600
+
+
+def test_an_append_after_a_thousand_versions_does_the_same_work(tmp_path: Path) -> None:
+    """It lists none of them, and opens, reads and writes what it did before; so does opening the collection."""
+    few, many = tmp_path / "few", tmp_path / "many"
+    for number in range(3):
+        grow(few, 100 * number, 5)
+    shutil.copytree(few, many)
+    version = version_of(many)
+    for _ in range(1000):
+        facts = version.parts, version.deleted, version.overlays
+        version = make_version(version.collection, version.number + 1, *facts, version.id, "nothing")
+        (many / version_name(version.number)).write_bytes(pack_version(version))
+    for folder in (few, many):
+        grow(folder, 300, 5)  # the first one after a copy lists the versions
+    assert (version_of(few).number, version_of(many).number) == (4, 1004)
+    for action in (StoredDataSet, lambda folder: grow(folder, 400, 5)):
+        old, new = (work_of(partial(action, folder), folder) for folder in (few, many))
+        assert (new.opened, new.listed) == (old.opened, old.listed)
+        assert "versions" not in new.listed
+        assert abs(new.read - old.read) < 100
+        assert abs(new.written - old.written) < 100
+    check(many, Model(tuple(each for number in range(5) for each in samples(100 * number, 5))))
 
 
 def test_an_append_reads_no_old_version(tmp_path: Path) -> None:
