@@ -6,7 +6,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -129,25 +132,46 @@ def _alike(one: float, other: float) -> bool:
     return one == other or (one != one and other != other)
 
 
-def killed(action: Callable[[], object], folder: Path, step: int) -> bool:
+def killed(action: Callable[[], object], folder: Path, step: int = 0, after_s: float = 0.0) -> bool:
     """Do something in a process of its own, which is killed before its `step`-th change of a file in `folder`.
 
-    Returns whether it was: else it ended before.
+    With `step` 0, it is killed after that time. Returns whether it was: else it ended before.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            die_before(folder, step)
-            action()
-        except BaseException:  # noqa: BLE001 - the parent says that it failed
-            os._exit(3)
-        os._exit(0)
+    child = _forked(action, folder, step)
+    if not step:
+        time.sleep(after_s)
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL
         return True
     assert os.WEXITSTATUS(status) == 0, "it failed"
     return False
+
+
+@contextmanager
+def beside(action: Callable[[], object], folder: Path) -> Iterator[None]:
+    """Do something in a process of its own meanwhile; it must end well."""
+    child = _forked(action, folder, 0)
+    try:
+        yield
+    finally:
+        _, status = os.waitpid(child, 0)
+    assert status == 0, "it failed"
+
+
+def _forked(action: Callable[[], object], folder: Path, step: int) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            if step:
+                die_before(folder, step)
+            action()
+        except BaseException:  # noqa: BLE001 - the parent says that it failed
+            traceback.print_exc()
+            os._exit(3)
+        os._exit(0)
+    return child
 
 
 def die_before(folder: Path, step: int) -> None:

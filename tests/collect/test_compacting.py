@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,7 @@ from tests.collect.support import (
     SCHEMA,
     Model,
     Work,
+    beside,
     check,
     grow,
     killed,
@@ -520,27 +522,77 @@ def test_an_append_reads_no_old_version(tmp_path: Path) -> None:
     assert version_of(folder).samples == 20
 
 
+def block(number: int) -> list[dict[str, Any]]:
+    """The samples of one append."""
+    return samples(100 * number, 5 + number % 3)
+
+
+def append_blocks(folder: Path, numbers: Sequence[int], *, compact: bool = False) -> None:
+    for number in numbers:
+        grow(folder, 100 * number, len(block(number)), compact=compact)
+
+
+def blocks_of(folder: Path) -> list[int]:
+    """The appends whose samples the present version has, in order."""
+    data = StoredDataSet(folder)
+    keys = [data.sample(index)["key"] for index in data.present().tolist()]
+    return list(dict.fromkeys(int(key.split("/")[1]) // 100 for key in keys))
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[None]:
+    """Train on the present version, epoch after epoch, from before the block until after it."""
+    command = [sys.executable, "-m", "tests.collect.training", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().endswith(b" samples\n")
+            yield
+        finally:
+            process.stdin.close()
+            epochs = process.stdout.read()
+    assert (process.returncode, b"samples" in epochs) == (0, True)
+
+
 @pytest.mark.slow
 @rounds(6)
 def test_a_killed_compaction_changes_all_or_nothing(tmp_path: Path, pairs: None, chance: Chance) -> None:
-    """Killed before any change of a file: the old version or the new one is whole, and the next run does the rest."""
-    folder, every, rng = tmp_path / "all", list[dict[str, Any]](), chance.rng
-    for number in range(4):
-        grow(folder, 100 * number, rng.randint(5, 7))
-        every += samples(100 * number, version_of(folder).samples - len(every))
-    delete(folder, NamedSamples(indices=[2, len(every) - 1]))
-    model = Model(tuple(every), frozenset({2, len(every) - 1}))
-    forget = rng.random() < 0.5
-    for _ in range(6):
-        if not killed(partial(compact, folder, forget=forget), folder, rng.randint(1, 90)):
-            break
-        check(folder, model)
-        if rng.random() < 0.3:
-            grow(folder, 7777 + len(model.samples), 5)
-            model = replace(model, samples=(*model.samples, *samples(7777 + len(model.samples), 5)))
-            check(folder, model)
+    """Killed before any change of a file, or at any time: the old version or the new one is whole, and work goes on.
+
+    It is `compact`, or an append that merges; in some rounds beside another process that appends, and a training.
+    """
+    folder, rng = tmp_path / "all", chance.rng
+    append_blocks(folder, range(4))
+    gone = frozenset({2, version_of(folder).samples - 1})
+    delete(folder, NamedSamples(indices=sorted(gone)))
+    company = chance.number % 2 == 1
+    forget = not company and rng.random() < 0.5  # it would remove the version of the training
+    every = blocks_of(folder)
+    with training(folder) if company else nullcontext():
+        for attempt in range(6):
+            append_blocks(folder, [40 + 2 * attempt, 41 + 2 * attempt])  # so that a merge is due
+            every += [40 + 2 * attempt, 41 + 2 * attempt]
+            mine, others = 10 + attempt, [20 + 2 * attempt, 21 + 2 * attempt] if company else []
+            growing = rng.random() < 0.5
+            action = (
+                partial(append_blocks, folder, [mine], compact=True)
+                if growing
+                else partial(compact, folder, forget=forget)
+            )
+            steps = rng.randint(1, 120) if rng.random() < 0.7 else 0
+            with beside(partial(append_blocks, folder, others), folder):
+                dead = killed(action, folder, steps, after_s=rng.uniform(0, 0.1))
+            found = blocks_of(folder)
+            assert found[: len(every)] == every
+            new = {*found[len(every) :]}
+            assert new - {mine} == {*others}
+            if mine in new or not dead:
+                assert growing == (mine in new)
+            every = found
+            check(folder, Model(tuple(each for number in every for each in block(number)), gone))
     compact(folder, forget=forget)
-    check(folder, model)
+    check(folder, Model(tuple(each for number in every for each in block(number)), gone, gone))
     whole(folder)
     with writing(folder):
         pass
