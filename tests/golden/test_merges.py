@@ -13,8 +13,9 @@ from brand.errors import UsageError
 from brand.formats.version import make_version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.verify import verify
-from tests.golden import make_merges
+from tests.golden import make_collections
 from tests.golden.make import plain
+from tests.golden.make_collections import values
 from tests.independent_reader import Collection
 from tests.support import files_below
 
@@ -27,15 +28,9 @@ def told(sample: dict[str, Any]) -> dict[str, Any]:
     return {key: plain(value) for key, value in sample.items()}
 
 
-def read(path: Path) -> dict[str, Any]:
-    """All present samples, in that form."""
-    data = StoredDataSet(path)
-    return {str(index): told(data.sample(index)) for index in data.present().tolist()}
-
-
 def test_brand_reads_what_was_written() -> None:
     """Every value of every present sample, columns included, and every checksum is right."""
-    assert read(GOLDEN) == EXPECTED
+    assert values(GOLDEN) == EXPECTED
     assert [error for step in verify(GOLDEN) for error in step.errors] == []
 
 
@@ -67,18 +62,18 @@ def test_it_shows_what_it_is_for() -> None:
 def test_appends_before_the_merge_are_known(tmp_path: Path) -> None:
     """None of them is added twice; others are, also to a copy without empty folders, as git makes it."""
     copy = Path(shutil.copytree(GOLDEN, tmp_path / "copy"))
-    for night in range(1, make_merges.NIGHTS):
+    for night in range(1, make_collections.NIGHTS):
         with pytest.raises(UsageError, match="in the collection already, among 0 to 23"):
-            make_merges.append(copy, night)
-    make_merges.append(copy, 20)
-    assert len(read(copy)) == len(EXPECTED) + 3
+            make_collections.append_night(copy, night)
+    make_collections.append_night(copy, 20)
+    assert len(values(copy)) == len(EXPECTED) + 3
 
 
 def test_it_is_never_made_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script that made it refuses to run where it exists; today it makes the same samples."""
     before = files_below(GOLDEN)
-    assert make_merges.main() == 1
+    assert make_collections.main() == 1
     assert "never made anew" in capsys.readouterr().err
     assert files_below(GOLDEN) == before
-    make_merges.make(tmp_path / "new")
-    assert read(tmp_path / "new") == EXPECTED
+    make_collections.make_merged(tmp_path / "new")
+    assert values(tmp_path / "new") == EXPECTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -262,3 +263,18 @@ def test_the_chunk_names_are_those_of_parts(made: Path) -> None:
     names = {path.name for path in made.iterdir()}
     assert names == {"versions", "parts", "lists", "staging", "lock", "present"}
     assert not (made / chunk_name(0)).exists()
+
+
+def test_each_segment_takes_two_descriptors(tmp_path: Path) -> None:
+    """So 256 segments fit into the usual limit of 1,024, with as many chunk files."""
+    few, many = tmp_path / "few", tmp_path / "many"
+    for folder, appends in ((few, 3), (many, 9)):
+        for number in range(appends):
+            grow(folder, 100 * number, 4)
+    kept, used = list[StoredDataSet](), list[int]()
+    for folder in (few, few, many):  # the first one also makes the memory of this thread for reading
+        kept.append(StoredDataSet(folder))
+        places = kept[-1].places(np.arange(len(kept[-1])))
+        assert kept[-1].indices(places).tolist() == list(range(len(kept[-1])))
+        used.append(len(os.listdir("/proc/self/fd")))
+    assert np.diff(used).tolist() == [2 * 3, 2 * 9]
