@@ -189,6 +189,11 @@ def descriptors() -> set[tuple[int, str]]:
     return found
 
 
+def open_below(path: Path) -> int:
+    """Descriptors that this process has open of a file, or of the files below a folder."""
+    return sum(Path(name).is_relative_to(path) for _, name in descriptors())
+
+
 def files_below(folder: Path) -> dict[str, bytes]:
     """Every file and empty folder below `folder` (a folder's content is b"/")."""
     found: dict[str, bytes] = {}

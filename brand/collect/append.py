@@ -268,8 +268,8 @@ def _merged(folder: Path, version: Version) -> Version:
         new = f"{part.first:,} to {part.end - 1:,} of {version.samples:,}"
         raise MergeError(
             f"{folder}: version {version.number} has the new samples, {new}: do not append them again. Its small "
-            f"segments were not merged: {_reason(error)}. Run `brand compact {folder}` when this is repaired, or let the "
-            "next append merge them",
+            f"segments were not merged: {_reason(error)}. Run `brand compact {folder}` when this is repaired, or let "
+            "the next append merge them",
             version.number,
         ) from error
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from brand.errors import TruncatedError
 from brand.formats.arrays import ArrayFile
-from tests.support import FORKS
+from tests.support import FORKS, open_below
 
 HEAD = b"seven b"
 COUNT = 5000
@@ -113,13 +113,12 @@ def test_a_forked_child_has_memory_of_its_own(same: ArrayFile) -> None:
 
 def test_an_array_holds_one_descriptor(array: ArrayFile) -> None:
     """A segment has two arrays. A released one closes its descriptor and unmaps its file."""
-    array.take(np.array([5]))  # the memory of this thread has descriptors, too
-    used, mapped = len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(str(array.path))
+    used, mapped = open_below(array.path), Path("/proc/self/maps").read_text().count(str(array.path))
     with array.path.open("rb") as file:
         more = [ArrayFile(file.fileno(), array.path, VALUES.dtype, len(HEAD), COUNT) for _ in range(10)]
-    assert len(os.listdir("/proc/self/fd")) == used + 10
+    assert open_below(array.path) == used + 10
     assert array.take(np.array([5])) == more[0].take(np.array([5])) == VALUES[5]
     assert Path("/proc/self/maps").read_text().count(str(array.path)) > mapped
     more.clear()
-    assert len(os.listdir("/proc/self/fd")) == used
+    assert open_below(array.path) == used
     assert Path("/proc/self/maps").read_text().count(str(array.path)) == mapped
