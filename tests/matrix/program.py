@@ -52,7 +52,6 @@ def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> No
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where does it wait? its workers hear it as well
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
     way, samples = way_of(framework), Samples(data)
@@ -86,6 +85,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
+    # Where does it wait? Its workers hear it as well. Lightning has set the handlers of all signals after its last run.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.getLogger("brand").addHandler(heard)
     rank_log._said.clear()  # a process says each line once, and has many runs here
     try:
