@@ -85,6 +85,18 @@ class Track:
         return there + (after - there) * more // min(self.STEP, self.draws - before * self.STEP)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanWindow:
+    """The plan of consecutive positions of an epoch."""
+
+    first: int
+    """Its first position."""
+    sample_of: NDArray[Any]
+    """Place of the sample drawn at each position, shape (positions,)."""
+    reads: NDArray[np.void]
+    """The reads with a deadline in the window, by deadline, of the dtype `read_dtype`."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
     """The plan of one epoch."""

@@ -22,6 +22,8 @@ _LEAST_SORTED: Final = 1024
 """Keys of the smallest row for the core's sort. That sort takes equal time on every processor, but a call costs."""
 BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
+_SCATTERED: Final = (1 << 64) - 1
+"""The step of a stream that starts `words_at`."""
 _AT_ONCE: Final = 1024
 """Words that `Words` makes at a time."""
 
@@ -34,7 +36,7 @@ class RandomStream(IntEnum):
     STRIPE_ORDER = 2
     """The order in which a group's stripes are read."""
     STRIPE_MATES = 3
-    """The positions of the samples of one stripe in the tape."""
+    """The order of the samples of one stripe."""
     REFILL = 4
     """`slots`: ties between chunks, or the chunk itself."""
     KEPT = 5
@@ -55,6 +57,10 @@ class RandomStream(IntEnum):
     """The order of samples of equal length, and so the batches in which they meet."""
     BATCH_TURNS = 13
     """The order of the batches of a window."""
+    ACCESS_HALVES = 14
+    """Which samples are drawn in the first half of a part of an epoch."""
+    STRIPE_KEYS = 15
+    """The places of the samples of one stripe in the tape of its group."""
 
 
 def bits(
@@ -66,6 +72,24 @@ def bits(
     key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
     counter = np.array([first // 4, stream, epoch, step], np.uint64)
     return Philox(key=key, counter=counter).random_raw(count)
+
+
+def words_at(at: NDArray[np.int64], seed: int, stream: RandomStream, epoch: int = 0) -> NDArray[np.uint64]:
+    """Return the words of a stream with these numbers, in any order: SplitMix64 from a random start.
+
+    They are other words than those of `bits`, which are faster to make one after another.
+    """
+    start, more = bits(4, seed, stream, epoch, _SCATTERED)[:2]
+    words = at.astype(np.uint64)
+    words *= np.uint64(0x9E3779B97F4A7C15)
+    words += start
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= more
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 class Words:
@@ -126,15 +150,17 @@ def number(keys: NDArray[np.uint64]) -> np.uint64:
     return mask
 
 
-def permutation(count: int, seed: int, stream: RandomStream, epoch: int = 0) -> NDArray[Any]:
+def permutation(count: int, seed: int, stream: RandomStream, epoch: int = 0, step: int = 0) -> NDArray[Any]:
     """Return a random order of 0 to `count` - 1, shape (count,)."""
-    keys = bits(count, seed, stream, epoch)
+    keys = bits(count, seed, stream, epoch, step)
     return ranked(keys, number(keys)).astype(index_dtype(count))
 
 
 def group_positions(group: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Return the positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
     count = len(group)
+    if not count or int(group.max()) <= np.iinfo(np.uint16).max:  # numpy sorts these by counting
+        return np.argsort(group.astype(np.uint16), kind="stable").astype(index_dtype(count))
     keys = group.astype(np.uint64)
     keys <<= np.uint64(int(low_mask(count)).bit_length())
     return ranked(keys, number(keys)).astype(index_dtype(count))

@@ -1,0 +1,261 @@
+"""In which order are the samples of a group drawn? Any part of its tape, without the parts before it.
+
+A group puts the stripes of its chunks in random order. If `s` samples precede a stripe of `r` samples in that order,
+the samples of the stripe get the keys `s + W * (i + u) / r`: `i` is the rank of the sample in a random order of the
+stripe, `u` is uniform in [0, 1), and `W = 2 * chunk_size - r`. The tape is a sort by keys. So samples of one stripe are
+apart, and hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size` samples of a
+group are in memory at a time.
+
+The key of a sample lies between two bounds that follow from `s` and `i` alone. So draws `c` to `c + d` of a tape have
+few candidates: about `d` samples of the stripes that overlap there. Only their keys are made, and sorted. A key is a
+whole number with `fraction_bits` bits behind the point, so that all machines make the same ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.dtypes import count_dtype
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.random import BLOCK, RandomStream, bits, low_mask, ranked, words_at
+from brand.reprs import Reprs
+
+MOST_FRACTION: Final = 20
+_HALF: Final = np.uint64(32)
+"""Half of the bits of a word."""
+_WORD: Final = 64
+_NEAR: Final = 8
+"""Keys by which the bounds of a part of a tape may be too far apart: a longer search costs more than it saves."""
+_LEAST_KEPT: Final = 1 << 22
+"""Samples whose random order within their stripe is kept at least."""
+
+Numbers = NDArray[np.int64]
+
+
+def fraction_bits(chunk_size: int) -> int:
+    """Return the bits of a key behind the point: as many as leave space for a number beside the key in one word."""
+    return max(0, min(MOST_FRACTION, 56 - 2 * chunk_size.bit_length()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TapePart:
+    """A part of the tapes of some groups, group after group."""
+
+    places: Numbers
+    """The place of each draw, shape (draws,)."""
+    stripes: Numbers
+    """The stripe of each draw, a number in the order in which its group reads them, shape (draws,)."""
+    opened: Numbers
+    """The stripe of each group behind all stripes of earlier draws, shape (groups,)."""
+
+
+class StripeTapes(Reprs, shows="stripe window"):
+    """The tapes of all groups in one epoch, with stripes of `stripe` samples; the last of a chunk may be shorter.
+
+    It holds a few numbers for each stripe, and the random order of as many stripes as are drawn from at a time.
+    """
+
+    def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int) -> None:
+        self.mapping, self.stripe, self._seed, self._epoch = mapping, stripe, seed, epoch
+        self.window = 2 * mapping.chunk_size - stripe
+        self._fraction = np.uint64(fraction_bits(mapping.chunk_size))
+        self._per_chunk = -(-mapping.chunk_size // stripe)
+        self._width = mapping.group_chunks * self._per_chunk
+        length = mapping.chunk_samples()[:, None] - np.arange(self._per_chunk) * stripe
+        length = np.clip(length, 0, stripe).reshape(mapping.groups, self._width)
+        self.sizes: Numbers = length.sum(axis=1)
+        """Samples of each group, shape (groups,)."""
+        self.stripes = np.count_nonzero(length)
+        order = _reading_order(length, seed, epoch)
+        length = np.take_along_axis(length, order, axis=1)
+        start, first = np.cumsum(length, axis=1) - length, np.arange(mapping.groups)[:, None]
+        # From here on, a stripe's number counts all stripes, group by group, each group's in the order of reading.
+        self._stored: Numbers = (order + first * self._width).ravel()
+        """The number of each stripe in the order of storage, as if each group had `_width` stripes."""
+        self._length: Numbers = length.ravel()
+        self._start: Numbers = start.ravel()
+        """Samples of its group before each stripe."""
+        self._span = int(self.sizes.max()) + self.window + 1
+        self._starts: Numbers = (start + first * self._span).ravel()
+        """The same, ascending over all groups: each begins `_span` behind the one before it."""
+        self._weights = np.append(0.0, np.cumsum(self._length * self._start.astype(np.float64)))
+        starts = self._starts[self._length > 0]
+        self._slack = int((np.searchsorted(starts, starts + self.window) - np.arange(len(starts))).max()) + 2
+        """More than the stripes with keys around any key."""
+        self._mates = StripeMates(stripe, len(self._stored), self._slack * mapping.groups, seed, epoch)
+
+    def part(self, groups: Numbers, before: Numbers, counts: Numbers) -> TapePart:
+        """Return draws `before` to `before + counts` - 1 of each of some groups."""
+        low = self._key_at(groups, before - self._slack, above=False)
+        high = self._key_at(groups, before + counts + self._slack, above=True)
+        done, begun = self._done(groups, low), self._begun(groups, high)
+        row, stripe = _ranges(begun - done)
+        stripe += done[row]
+        # Ranks below `first` have keys below `low`; those from `end` on have none below `high`.
+        start, length = self._start[stripe], self._length[stripe]
+        first = np.clip((low[row] - start) * length // self.window, 0, length)
+        end = np.clip(-((start - high[row]) * length // self.window), 0, length)
+        of, rank = _ranges(end - first)
+        rank += first[of]
+        keys = self._keys(stripe, of, rank, np.repeat(low, begun - done))
+        order = _sorted_rows(keys, row[of], len(groups))
+
+        behind = stripe - groups[row] * self._width + 1
+        opened = done - groups * self._width
+        np.maximum.at(opened, row[first > 0], behind[first > 0])
+        passed = self._passed(groups, done) + np.bincount(row, first, len(groups)).astype(np.int64)
+        column, skipped = np.arange(order.shape[1]), (before - passed)[:, None]
+        earlier = of[order[column < skipped]]
+        np.maximum.at(opened, row[earlier], behind[earlier])
+        drawn = order[(column >= skipped) & (column < skipped + counts[:, None])]
+        of = of[drawn]
+        return TapePart(self._places(stripe, of, rank[drawn]), behind[of] - 1, opened)
+
+    def reads(self, groups: Numbers, stripes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return chunk, first sample and number of samples of stripes: numbers in the order their group reads them."""
+        numbers = groups * self._width + stripes
+        chunk, first = np.divmod(self._stored[numbers], self._per_chunk)
+        return chunk, first * self.stripe, self._length[numbers]
+
+    def _places(self, stripe: Numbers, of: Numbers, rank: Numbers) -> Numbers:
+        """Return the places of samples of these stripes. `of`: which of them, `rank`: in its random order."""
+        used = np.zeros(len(stripe), np.bool_)
+        used[of] = True
+        row_of = np.cumsum(used) - 1
+        stored = self._stored[stripe[used]]
+        mates, rows = self._mates.of(stored, self._length[stripe[used]])
+        chunk, first = np.divmod(stored, self._per_chunk)
+        place = chunk * self.mapping.chunk_size + first * self.stripe
+        found: Numbers = place[row_of[of]] + mates[rows[row_of[of]], rank]
+        return found
+
+    def _keys(self, stripe: Numbers, of: Numbers, rank: Numbers, low: Numbers) -> NDArray[np.uint64]:
+        """Return the keys of samples of these stripes, each relative to a key that is below all of its group's part."""
+        words = words_at(self._stored[stripe][of] * self.stripe + rank, self._seed, RandomStream.STRIPE_KEYS, self._epoch)
+        words >>= _HALF
+        words <<= self._fraction
+        words >>= _HALF
+        words |= rank.astype(np.uint64) << self._fraction
+        words *= np.uint64(self.window)
+        words //= self._length[stripe].astype(np.uint64)[of]
+        words += (self._start[stripe] - low + self.window).astype(np.uint64)[of] << self._fraction
+        return words
+
+    def _done(self, groups: Numbers, key: Numbers) -> Numbers:
+        """Return the first stripe of each group that has keys from `key` on."""
+        found = np.searchsorted(self._starts, key - self.window + groups * self._span, "right")
+        return np.maximum(found, groups * self._width)
+
+    def _begun(self, groups: Numbers, key: Numbers) -> Numbers:
+        """Return the stripe behind all stripes of each group that have keys below `key`."""
+        return np.searchsorted(self._starts, key + groups * self._span)
+
+    def _passed(self, groups: Numbers, stripe: Numbers) -> Numbers:
+        """Return the samples of each group in its stripes before `stripe`."""
+        inside = stripe < (groups + 1) * self._width
+        return np.where(inside, self._start[np.minimum(stripe, len(self._start) - 1)], self.sizes[groups])
+
+    def _keys_below(self, groups: Numbers, key: Numbers) -> NDArray[np.float64]:
+        """Return about how many keys of each group are below `key`: the error is less than `_slack`."""
+        done, begun = self._done(groups, key), self._begun(groups, key)
+        passed = self._passed(groups, done)
+        overlapping = self._passed(groups, begun) - passed
+        part: NDArray[np.float64] = overlapping * key.astype(np.float64)
+        part -= self._weights[begun] - self._weights[done]
+        return passed + part / self.window
+
+    def _key_at(self, groups: Numbers, draws: Numbers, *, above: bool) -> Numbers:
+        """Return a key of each group with about so many keys below it: not more, or if `above` not fewer."""
+        most = self.sizes[groups] + self.window
+        low = np.clip(draws - self.stripe - self._slack, 0, most)
+        high = np.clip(draws + self.window + self.stripe + self._slack, 0, most)
+        while (high - low > _NEAR).any():
+            middle = (low + high) >> 1
+            below = self._keys_below(groups, middle) < draws
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return high if above else low
+
+
+class StripeMates(Reprs, shows="_stripe"):
+    """The random order of the samples of each stripe. Those that were used last are kept: as many as overlap."""
+
+    def __init__(self, stripe: int, stripes: int, kept: int, seed: int, epoch: int) -> None:
+        self._stripe, self._seed, self._epoch = stripe, seed, epoch
+        rows = min(stripes, max(kept, _LEAST_KEPT // stripe))
+        self._table = np.empty((rows, stripe), count_dtype(stripe))
+        """The kept orders. The system gives a row memory when it is used for the first time."""
+        self._row_of = np.full(stripes, -1, np.int32)
+        self._owner = np.full(rows, -1, np.int64)
+        self._used = np.zeros(rows, np.int64)
+        """The last call that used each row."""
+        self._calls = 0
+
+    def of(self, stripes: Numbers, lengths: Numbers) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return a table of orders and the row of each of these stripes in it."""
+        if len(stripes) > len(self._table):
+            return self._make(stripes, lengths), np.arange(len(stripes))
+        self._calls += 1
+        self._used[self._row_of[stripes][self._row_of[stripes] >= 0]] = self._calls
+        new = self._row_of[stripes] < 0
+        if count := np.count_nonzero(new):
+            rows = np.argpartition(self._used, count - 1)[:count]
+            self._row_of[self._owner[rows][self._owner[rows] >= 0]] = -1
+            self._owner[rows], self._used[rows] = stripes[new], self._calls
+            self._row_of[stripes[new]] = rows
+            self._table[rows] = self._make(stripes[new], lengths[new])
+        return self._table, self._row_of[stripes]
+
+    def _make(self, stripes: Numbers, lengths: Numbers) -> NDArray[Any]:
+        """Return the samples of each stripe in its random order, shape (stripes, samples of a stripe)."""
+        inside = np.arange(self._stripe)
+        found = np.empty((len(stripes), self._stripe), self._table.dtype)
+        step = max(1, BLOCK // self._stripe)
+        mask = low_mask(self._stripe)
+        for first in range(0, len(stripes), step):
+            some = slice(first, first + step)
+            numbers = (stripes[some, None] * self._stripe + inside).ravel()
+            words = words_at(numbers, self._seed, RandomStream.STRIPE_MATES, self._epoch).reshape(-1, self._stripe)
+            words &= ~mask
+            words[inside >= lengths[some, None]] = ~mask  # so that absent samples are last
+            words |= inside.astype(np.uint64)
+            found[some] = ranked(words, mask)
+        return found
+
+
+def _sorted_rows(keys: NDArray[np.uint64], row: Numbers, rows: int) -> Numbers:
+    """Return the numbers of the keys of each row, which ascends, in the order of the keys, shape (rows, most of a row).
+
+    Entries behind the last key of a row are not valid.
+    """
+    counts = np.bincount(row, minlength=rows)
+    firsts, most = np.cumsum(counts) - counts, int(counts.max(initial=0))
+    column, mask = np.arange(len(row)) - firsts[row], low_mask(most)
+    shift = np.uint64(int(mask).bit_length())
+    assert int(keys.max(initial=0)).bit_length() + int(shift) <= _WORD, "no space for a number beside a key"
+    table = np.full((rows, most), ~np.uint64(0))
+    table[row, column] = keys << shift | column.astype(np.uint64)
+    order = ranked(table, mask).astype(np.int64)
+    order += firsts[:, None]
+    return order
+
+
+def _ranges(counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the numbers 0 to `count` - 1 for each count, one after another, and before them whose they are."""
+    of = np.repeat(np.arange(len(counts)), counts)
+    return of, np.arange(len(of)) - (np.cumsum(counts) - counts)[of]
+
+
+def _reading_order(length: Numbers, seed: int, epoch: int) -> Numbers:
+    """Return the stripes of each group in a random order, empty ones last, shape (groups, stripes of a group)."""
+    rows, width = length.shape
+    padded = -(-width // 4) * 4  # the generator makes four words at a time, and a row begins with such a block
+    words = bits(rows * padded, seed, RandomStream.STRIPE_ORDER, epoch).reshape(rows, padded)[:, :width].copy()
+    mask = low_mask(width)
+    words &= ~mask
+    words[length == 0] = ~mask
+    words |= np.arange(width, dtype=np.uint64)
+    return ranked(words, mask).astype(np.int64)
