@@ -25,12 +25,33 @@ _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
 """Fields that the JSON of every order has in addition to the fields of its policy."""
 _PART: Final = "part"
 """The field of an order of a subset."""
+_VERSION: Final = "version"
+"""The field of the version of an order, unless it is 1."""
 
 
 def differences(mine: Values[str, Any], theirs: Values[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the fields in which two orders differ, by name, as `Order.differences`. Both are outputs of `to_json`."""
     both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in {**mine, **theirs}}
     return {name: values for name, values in both.items() if values[0] != values[1]}
+
+
+def _version_of(kind: type[Policy]) -> dict[str, int]:
+    return {} if kind.version == 1 else {_VERSION: kind.version}
+
+
+def renewed(value: Values[str, Any], *, epoch: int, begun: bool) -> dict[str, Any]:
+    """Return the order of a state in the version of this release.
+
+    `begun`: whether `epoch` has begun. Raises `UsageError` if it has, in an order of another version: the rest of it
+    would have other samples. Raises ValueError if there is no such order.
+    """
+    kind = policy_named(value.get("protocol"))
+    if begun and value.get(_VERSION, 1) != kind.version:
+        raise UsageError(
+            f"the state is of another release of Brand, in which epoch {epoch} has another order: end the epoch with "
+            f"that release, or begin it anew with set_epoch({epoch})"
+        )
+    return {name: of for name, of in value.items() if name != _VERSION} | _version_of(kind)
 
 
 def disagreement(differ: dict[str, tuple[Any, Any]]) -> UsageError:
@@ -110,7 +131,8 @@ class Order:
             "seed": self.seed,
             "protocol": self.policy.name,
         }
-        return own | self.policy.to_json() | ({} if self.subset is None else {_PART: self.subset.digest})
+        part = {} if self.subset is None else {_PART: self.subset.digest}
+        return own | self.policy.to_json() | part | _version_of(type(self.policy))
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
         """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
@@ -124,6 +146,8 @@ class Order:
         digest = None if subset is None else subset.digest
         if value.get(_PART) != digest:
             raise ValueError(f"the order is of {named(value.get(_PART))}, and not of {named(digest)}")
-        own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
-        policy = policy_named(value["protocol"]).from_json(own)
+        kind = policy_named(value["protocol"])
+        if value.get(_VERSION, 1) != kind.version:
+            raise ValueError(f"an order {kind.name!r} of version {value.get(_VERSION, 1)}; this is {kind.version}")
+        policy = kind.from_json({name: of for name, of in value.items() if name not in (*_OF_ALL, _PART, _VERSION)})
         return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, subset)

@@ -187,27 +187,30 @@ def stripes_of_group(mapping: Mapping, stripe: int, group: int) -> list[ModelStr
 
 
 def model_tape(
-    mapping: Mapping, stripe: int, in_order: Sequence[ModelStripe], words: Callable[[int], Sequence[int]]
+    mapping: Mapping,
+    stripe: int,
+    in_order: Sequence[ModelStripe],
+    mates: Callable[[int], Sequence[int]],
+    parts: Callable[[int], Sequence[int]],
 ) -> list[int]:
-    """The places of a group in tape order: the formula of section 2.2 of the design, sample by sample.
+    """The places of a group in tape order: the formula of the order, sample by sample, in whole numbers.
 
-    `words(number)` are `stripe` random words of 64 bits for a stripe. The high bits of the first `count` of them, put
-    in ascending order, are `p`: the sample whose word is the `k`-th smallest has `p = k`. The low 32 bits of word `k`
-    are the digits of the `u` that goes with `p = k`.
+    `mates(number)` are `stripe` random words of 64 bits for a stripe. The high bits of the first `count` of them, put
+    in ascending order, are the ranks: the sample whose word is the `k`-th smallest has rank `k`. `parts(number)` are
+    words whose first bits are the digits of the `u` that goes with each rank.
     """
-    window = 2 * mapping.chunk_size - stripe
+    window, bits = 2 * mapping.chunk_size - stripe, max(0, min(20, 56 - 2 * mapping.chunk_size.bit_length()))
     low = 1 << max(0, stripe - 1).bit_length()
-    keyed: list[tuple[float, int]] = []
+    keyed: list[tuple[int, int, int]] = []
     before = 0
     for one in in_order:
-        word = words(one.number)[: one.count]
-        by_word = sorted(range(one.count), key=lambda j: (word[j] // low, j))
-        for p, sample in enumerate(by_word):
-            u = (word[p] % 2**32) / 2**32
-            key = before + window * (p + u) / one.count
-            keyed.append((key, one.chunk * mapping.chunk_size + one.first + sample))
+        word = mates(one.number)[: one.count]
+        for rank, sample in enumerate(sorted(range(one.count), key=lambda j: (word[j] // low, j))):
+            u = parts(one.number)[rank] >> (64 - bits)
+            key = (before << bits) + window * ((rank << bits) + u) // one.count
+            keyed.append((key, len(keyed), one.chunk * mapping.chunk_size + one.first + sample))
         before += one.count
-    return [place for _, place in sorted(keyed)]
+    return [place for *_, place in sorted(keyed)]
 
 
 def model_deadlines(in_order: Sequence[ModelStripe], first_draw: Callable[[ModelStripe], int]) -> list[int]:

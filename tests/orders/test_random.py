@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.base.random import RandomStream, Words, bits, group_positions, low_mask, permutation, ranked
-from brand.orders.policies.stripe_policy import _rows_of_bits
+from brand.orders.base.random import RandomStream, Words, bits, group_positions, low_mask, permutation, ranked, words_at
 from tests.orders.models import chi_square, epochs, seeds
 
 streams = st.sampled_from(list(RandomStream))
@@ -38,6 +37,8 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "MIXED_RANKS": 11,
         "BATCH_TIES": 12,
         "BATCH_TURNS": 13,
+        "ACCESS_HALVES": 14,
+        "STRIPE_KEYS": 15,
     }
 
 
@@ -89,15 +90,38 @@ def test_words_have_equally_many_of_each_byte() -> None:
         assert close_to_uniform(chi_square(np.bincount(words[:, place], minlength=256)), 255)
 
 
-def test_rows_of_words_are_the_same_wherever_a_block_begins() -> None:
-    """The row of a group does not depend on which other rows are asked for with it."""
-    for width in (1, 3, 4, 5, 64):
-        rows = _rows_of_bits(12, width, (1, 2), RandomStream.STRIPE_ORDER, 0)
-        assert rows.shape == (12, width)
-        for first, count in ((0, 1), (1, 5), (7, 5), (11, 1)):
-            part = _rows_of_bits(count, width, (1, 2), RandomStream.STRIPE_ORDER, first)
-            assert part.tolist() == rows[first : first + count].tolist()
-        assert len(np.unique(rows)) == rows.size
+@given(st.lists(st.integers(0, 2**48), max_size=40), seeds, streams, epochs)
+def test_scattered_words_have_numbers(numbers: list[int], seed: int, stream: RandomStream, epoch: int) -> None:
+    """The word of a number does not depend on which others are asked for with it."""
+    words = words_at(np.array(numbers, np.int64), seed, stream, epoch).tolist()
+    assert words == [words_at(np.array([number]), seed, stream, epoch).tolist()[0] for number in numbers]
+
+
+def test_scattered_words_are_splitmix() -> None:
+    """Those of SplitMix64 (Steele, Lea and Flood 2014), with one more word between its two products."""
+    start, more, mask = *bits(2, 3, RandomStream.STRIPE_KEYS, 1, 2**64 - 1).tolist(), 2**64 - 1
+    for number in (0, 1, 77, 2**40):
+        word = (number * 0x9E3779B97F4A7C15 + start) & mask
+        word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9 & mask) ^ more
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & mask
+        assert words_at(np.array([number]), 3, RandomStream.STRIPE_KEYS, 1).tolist() == [word ^ word >> 31]
+
+
+def test_scattered_words_have_equally_many_of_each_byte() -> None:
+    """In each of their eight bytes; so have the differences of words with neighbouring numbers, seeds and epochs."""
+    at = np.arange(100_000)
+    words = words_at(at, 5, RandomStream.STRIPE_KEYS, 1)
+    others = [
+        np.append(words[1:], words[:1]),
+        words_at(at, 6, RandomStream.STRIPE_KEYS, 1),
+        words_at(at, 5, RandomStream.STRIPE_KEYS, 2),
+        words_at(at, 5, RandomStream.STRIPE_MATES, 1),
+    ]
+    for each in (words, *(words ^ other for other in others)):
+        assert len(np.unique(each)) == len(each)
+        for place in range(8):
+            counts = np.bincount(each.view(np.uint8).reshape(-1, 8)[:, place], minlength=256)
+            assert close_to_uniform(chi_square(counts), 255)
 
 
 @given(st.integers(1, 400), seeds, streams, epochs)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.random import RandomStream, permutation
-from brand.orders.policies import stripe_policy
+from brand.orders.base.random import RandomStream, bits, permutation, words_at
+from brand.orders.policies import windows
 from brand.orders.policies.stripe_policy import plan_stripes
 from tests.orders.models import (
     ModelStripe,
@@ -43,24 +43,32 @@ class Case:
         """The plan of the case."""
         return plan_stripes(self.mapping, self.stripe, self.seed, self.epoch)
 
-    def words(self, purpose: RandomStream, group: int, each: int) -> Callable[[int], list[int]]:
-        """The group's random words, `each` for every stripe number."""
-        width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe) * each
-        row = stripe_policy._rows_of_bits(1, width, (self.seed, self.epoch), purpose, group)[0].tolist()
-        return lambda number: row[number * each : (number + 1) * each]
+    @property
+    def width(self) -> int:
+        """Stripes of a whole group."""
+        return self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe)
+
+    def words(self, purpose: RandomStream, group: int) -> Callable[[int], list[int]]:
+        """Random words for each sample of the group's stripes, by the number of the stripe."""
+
+        def of(number: int) -> list[int]:
+            first = (group * self.width + number) * self.stripe
+            return words_at(np.arange(first, first + self.stripe), self.seed, purpose, self.epoch).tolist()
+
+        return of
 
     def in_order(self, group: int) -> list[ModelStripe]:
         """The group's stripes in the order of reading: of their words, but for the low bits."""
+        padded = -(-self.width // 4) * 4
+        word = bits(padded, self.seed, RandomStream.STRIPE_ORDER, self.epoch, first=group * padded).tolist()
+        low = 1 << max(0, self.width - 1).bit_length()
         found = stripes_of_group(self.mapping, self.stripe, group)
-        width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe)
-        low = 1 << max(0, width - 1).bit_length()
-        word = self.words(RandomStream.STRIPE_ORDER, group, 1)
-        return sorted(found, key=lambda one: (word(one.number)[0] // low, one.number))
+        return sorted(found, key=lambda one: (word[one.number] // low, one.number))
 
     def tape(self, group: int) -> list[int]:
         """The group's places in tape order."""
-        words = self.words(RandomStream.STRIPE_MATES, group, self.stripe)
-        return model_tape(self.mapping, self.stripe, self.in_order(group), words)
+        words = [self.words(purpose, group) for purpose in (RandomStream.STRIPE_MATES, RandomStream.STRIPE_KEYS)]
+        return model_tape(self.mapping, self.stripe, self.in_order(group), *words)
 
 
 @st.composite
@@ -170,9 +178,9 @@ def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
 
 @pytest.mark.parametrize("block", [1, 335, 336, 337, 700, 1 << 30])
 def test_planning_in_other_blocks_gives_the_same_plan(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many groups are planned at a time is not seen in the plan."""
+    """How many positions are planned at a time is not seen in the plan."""
     expected = LARGE.plan()
-    monkeypatch.setattr(stripe_policy, "BLOCK", block)
+    monkeypatch.setattr(windows, "_AT_ONCE", block)
     plan = LARGE.plan()
     assert plan.sample_of.tolist() == expected.sample_of.tolist()
     assert table_of(plan).tolist() == table_of(expected).tolist()

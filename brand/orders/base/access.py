@@ -100,7 +100,12 @@ class AccessSequence(Reprs, shows="draws depth"):
             last = max(first + 1, int(np.searchsorted(ends, start + _AT_ONCE // 4, "right")))
             some = slice(first, last)
             words = bits(
-                4 * int(ends[last - 1] - start), self._seed, RandomStream.ACCESS_HALVES, self._epoch, node, first=4 * start
+                4 * int(ends[last - 1] - start),
+                self._seed,
+                RandomStream.ACCESS_HALVES,
+                self._epoch,
+                node,
+                first=4 * start,
             )
             at = 4 * (ends[some] - start)
             for behind in range(1, 5):  # the bits behind the last sample of a group count for nothing

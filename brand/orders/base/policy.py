@@ -61,6 +61,8 @@ class Policy(ABC):
 
     name: ClassVar[str]
     """The name of the order in JSON."""
+    version: ClassVar[int] = 1
+    """The number of the way in which epochs are planned. A change of the order of any epoch changes it."""
     grows: ClassVar[bool] = False
     """Whether the order is decided while jobs draw, and no plan contains it."""
     group_chunks: int

@@ -20,6 +20,8 @@ from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import FlatPolicy
 from brand.orders.policies.windows import StripeWindows
 
+STRIPES_VERSION: Final = 2
+"""The version of the order. Until version 1, each epoch was planned as a whole."""
 BUFFER_SHARE: Final = 16
 """`1 / BUFFER_SHARE` of the samples are in the shuffle buffer; memory beyond that caches samples."""
 
@@ -29,6 +31,7 @@ class StripePolicy(FlatPolicy):
     """The policy that reads each stripe of a chunk once an epoch (`stripes`). A server may cache whole stripes."""
 
     name: ClassVar[str] = "stripes"
+    version: ClassVar[int] = STRIPES_VERSION
     stripe: int = 1
     """`r`: samples of a stripe. The last stripe of a chunk may be shorter."""
 
@@ -91,6 +94,7 @@ def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochP
 class LapPolicy(Policy):
     """The base of policies whose jobs draw from one sequence of laps, the epochs of `stripes`."""
 
+    version: ClassVar[int] = STRIPES_VERSION
     stripe: int = 1
     """`r`: samples of a stripe, as in `StripePolicy`."""
 

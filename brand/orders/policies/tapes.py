@@ -135,7 +135,9 @@ class StripeTapes(Reprs, shows="stripe window"):
 
     def _keys(self, stripe: Numbers, of: Numbers, rank: Numbers, low: Numbers) -> NDArray[np.uint64]:
         """Return the keys of samples of these stripes, each relative to a key that is below all of its group's part."""
-        words = words_at(self._stored[stripe][of] * self.stripe + rank, self._seed, RandomStream.STRIPE_KEYS, self._epoch)
+        words = words_at(
+            self._stored[stripe][of] * self.stripe + rank, self._seed, RandomStream.STRIPE_KEYS, self._epoch
+        )
         words >>= _HALF
         words <<= self._fraction
         words >>= _HALF

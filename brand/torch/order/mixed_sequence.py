@@ -19,7 +19,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, ranks_of_rounds
-from brand.orders.order import Order
+from brand.orders.order import Order, renewed
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import FetchedSamples, Portion
 from brand.torch.job.discovery import check_agreed
@@ -221,12 +221,20 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         if state["version"] != MIXED_VERSION or not state["shuffle"]:
             raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
         try:
-            facts = state["order"]["members"]
-            inner = {"position": 0, "shuffle": True, "version": MIXED_VERSION}
+            facts, epoch = state["order"]["members"], state["epoch"]
+            begun = bool(epoch or state["position"])  # its epochs begin inside epochs of members
+            inner = {"epoch": epoch, "position": int(begun), "shuffle": True, "version": MIXED_VERSION}
             mixed = {
                 number: sequence.loaded({**inner, "order": facts[number]}) for number, sequence in self._mixed.items()
             }
-            order = MixedOrder.from_json(state["order"], {number: each.order for number, each in mixed.items()})
+            members = [
+                each if number in mixed else renewed(each, epoch=epoch, begun=begun)
+                for number, each in enumerate(facts)
+            ]
+            known = {number: each.order for number, each in mixed.items()}
+            order = MixedOrder.from_json({**state["order"], "members": members}, known)
+        except UsageError:
+            raise
         except (ValueError, TypeError, LookupError) as error:
             raise UsageError(f"this is no state of a Mixture: {error}") from None
         there, here = (

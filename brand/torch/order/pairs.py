@@ -21,7 +21,7 @@ from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
 from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
-from brand.orders.order import MAX_SEED, Order
+from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort, column_table
@@ -196,7 +196,11 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
         facts = _facts_of(self._pairs, state)
         try:
             own = [order for order in self.order.orders if isinstance(order, Order)]
-            members = [Order.from_json(each, mine.subset) for each, mine in zip(facts["members"], own, strict=True)]
+            begun = 0 < state["position"] < self.samples
+            members = [
+                Order.from_json(renewed(each, epoch=state["epoch"], begun=begun), mine.subset)
+                for each, mine in zip(facts["members"], own, strict=True)
+            ]
             same = all(
                 (one.samples, one.chunk_size, layer_of(one)) == (mine.samples, mine.chunk_size, layer_of(mine))
                 for one, mine in zip(members, own, strict=True)
@@ -204,6 +208,8 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
             if state["version"] != MIXED_VERSION or not same or facts["samples"] != self.samples:
                 raise ValueError("its sizes are others")
             seed = whole("seed", facts["seed"], MAX_SEED)
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
                 f"the state is of other pairs: give the sampler the same shuffle= and subset= as before ({error})"

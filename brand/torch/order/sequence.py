@@ -20,7 +20,7 @@ from brand.node.wire.drawing import Announcement
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
-from brand.orders.order import MAX_SEED, Order
+from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.present import numbers
@@ -153,7 +153,10 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
         order = self.order
         if state["shuffle"]:
             try:
+                facts = renewed(facts, epoch=state["epoch"], begun=0 < state["position"] < self.samples)
                 order = Order.from_json(facts, self.order.subset)
+            except UsageError:
+                raise
             except (ValueError, TypeError) as error:
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):

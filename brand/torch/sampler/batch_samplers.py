@@ -22,7 +22,7 @@ from brand.orders.base.part import named
 from brand.orders.base.random import blocks
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
-from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order, renewed
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
@@ -213,7 +213,11 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             mine = None if self.order.subset is None else self.order.subset.digest
             if (theirs := state["order"].get("part")) != mine:
                 raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
-            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.subset)
+            limits, facts = (
+                BatchLimits.from_json(state["limits"]),
+                renewed(state["order"], epoch=epoch, begun=batch > 0),
+            )
+            order = Order.from_json(facts, self.order.subset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, UsageError):
                 raise

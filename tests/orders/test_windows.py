@@ -1,0 +1,147 @@
+"""Any positions of an epoch of `stripes` are planned without those before them, as the whole epoch plans them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.orders.base import access
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import EpochPlan
+from brand.orders.policies import tapes, windows
+from brand.orders.policies.stripe_policy import plan_stripes
+from brand.orders.policies.tapes import StripeTapes
+from brand.orders.policies.windows import StripeWindows
+from tests.orders.models import table_of
+from tests.orders.test_stripes import Case, cases
+from tests.rounds import examples
+
+LARGE = Mapping(2_500_000, 1024, 16)
+"""Three parts of the access sequence, of which the tree has four."""
+
+
+@pytest.fixture(params=[(5, 3, 1), (40, 16, 1 << 22)], ids=["small", "medium"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts, blocks, and tables of stripes of these sizes, so that small epochs have many."""
+    most, at_once, kept = request.param
+    monkeypatch.setattr(access, "PART", most)
+    monkeypatch.setattr(windows, "_AT_ONCE", at_once)
+    monkeypatch.setattr(tapes, "_LEAST_KEPT", kept)
+
+
+def windows_of(case: Case) -> StripeWindows:
+    """The windows of a case."""
+    return StripeWindows(case.mapping, case.stripe, case.seed, case.epoch)
+
+
+def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
+    """A window has the draws and the reads that the plan has there."""
+    window, due = found.window(first, end), table_of(plan)["deadline"]
+    assert window.first == first
+    assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
+    assert window.reads.tolist() == table_of(plan)[(due >= first) & (due < end)].tolist()
+    assert found.reads_before(first) == np.count_nonzero(due < first)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@examples(60)
+@given(cases(), st.randoms(use_true_random=False))
+def test_windows_are_parts_of_the_plan(case: Case, rng: random.Random) -> None:
+    """One after another, and in any order; of windows that have made others before, and of new ones."""
+    plan, draws = case.plan(), case.mapping.samples
+    cuts = sorted({0, draws, *(rng.randint(0, draws) for _ in range(5))})
+    pieces = list(itertools.pairwise(cuts))
+    found = windows_of(case)
+    for first, end in pieces:
+        check(found, plan, first, end)
+    rng.shuffle(pieces)
+    for first, end in pieces:
+        check(found, plan, first, end)
+        check(windows_of(case), plan, first, end)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_resumes_at_every_position() -> None:
+    """Windows that begin there have all that is left of the plan."""
+    case = Case(Mapping(130, 8, 3), 3, 5, 2)
+    plan = case.plan()
+    for position in range(case.mapping.samples + 1):
+        check(windows_of(case), plan, position, case.mapping.samples)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_at_random_positions_of_a_large_epoch() -> None:
+    """At 200 positions of 2.5 million, and at the ends of the parts of the access sequence."""
+    case = Case(LARGE, 64, 1, 3)
+    plan, found, rng = case.plan(), windows_of(case), random.Random(4)
+    assert found.access.depth == 2
+    ends = [found.access.part(number).end for number in range(4)]
+    places = [rng.randrange(LARGE.samples) for _ in range(200)]
+    for position in [*places, *(end - 1 for end in ends), *ends[:-1]]:
+        check(found if position % 4 else windows_of(case), plan, position, min(position + 700, LARGE.samples))
+
+
+@pytest.mark.slow
+@examples(60)
+@given(cases(), st.data())
+def test_any_part_of_any_tape_is_that_of_the_model(case: Case, data: st.DataObject) -> None:
+    """Also of some groups only, and of no draws. `opened` is behind the stripes of all draws before."""
+    found = StripeTapes(case.mapping, case.stripe, case.seed, case.epoch)
+    some = data.draw(st.sets(st.integers(0, case.mapping.groups - 1), min_size=1))
+    groups = np.array(sorted(some))
+    before = np.array([data.draw(st.integers(0, int(found.sizes[group]))) for group in groups])
+    counts = np.array([data.draw(st.integers(0, int(found.sizes[g]) - c)) for g, c in zip(groups, before, strict=True)])
+    part = found.part(groups, before, counts)
+    places, opened = [], []
+    for group, first, count in zip(groups.tolist(), before.tolist(), counts.tolist(), strict=True):
+        tape, in_order = case.tape(group), case.in_order(group)
+        places += tape[first : first + count]
+        size = case.mapping.chunk_size
+        number = {one.chunk * size + one.first + k: n for n, one in enumerate(in_order) for k in range(one.count)}
+        opened.append(max((number[place] + 1 for place in tape[:first]), default=0))
+    assert part.places.tolist() == places
+    assert part.opened.tolist() == opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk_size", [1 << 17, (1 << 18) - 1, 1 << 19, 1 << 20])
+def test_the_largest_keys_fit_in_a_word(chunk_size: int) -> None:
+    """A key has its number beside it in one word. Parts of most draws, of large chunks, are the narrowest."""
+    mapping = Mapping(1 << 20, chunk_size, 1)
+    for stripe in (1, chunk_size):
+        assert len(np.unique(StripeWindows(mapping, stripe, 0, 1).window(0, mapping.samples).sample_of)) == 1 << 20
+
+
+def test_windows_of_a_hundred_million_take_memory_for_a_window() -> None:
+    """And a little for each group and stripe: less than a byte a sample."""
+    tracemalloc.start()
+    found = StripeWindows(Mapping(100_000_000, 8192, 16), 1024, 0, 1)
+    found.window(50_000_000, 50_004_096)
+    assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    tracemalloc.stop()
+
+
+def test_windows_of_a_large_order_never_change() -> None:
+    """WARNING: a change here changes the order of runs that users resume (see `test_golden`)."""
+    found = StripeWindows(Mapping(300_000_000, 8192, 16), 1024, 2024, 5)
+    made = hashlib.sha256()
+    for first in (0, 123_456_789, 299_999_000):
+        window = found.window(first, first + 1000)
+        made.update(window.sample_of.astype("<i8").tobytes())
+        made.update(np.array(window.reads.tolist(), "<i8").tobytes())
+        made.update(np.array(found.reads_before(first), "<i8").tobytes())
+    assert made.hexdigest() == "616fefe70ef77f1c1404794d0c96e59a8d9dad2fa487ece86004a856136b08c3"
+
+
+def test_a_plan_is_its_windows() -> None:
+    """`plan_stripes` is the window of a whole epoch."""
+    case = Case(Mapping(500, 16, 3), 4, 1, 1)
+    check(windows_of(case), plan_stripes(case.mapping, case.stripe, case.seed, case.epoch), 0, 500)
