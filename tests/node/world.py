@@ -73,7 +73,7 @@ from brand.orders.base.dtypes import PackedMask, smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
-from brand.orders.order import Order
+from brand.orders.order import Order, renewed
 from tests.node.packing import pages_of
 
 PAGE = 128
@@ -287,7 +287,7 @@ class World:
             facts = {"refill": "fill_rate"} | facts
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
         left_out = facts.pop("part", None)
-        wanted = Order.from_json(sizes | facts)
+        wanted = Order.from_json(renewed(sizes | facts, epoch=0, begun=False))
         if left_out is not None and len(self.sizes) > 1:
             wanted = replace(wanted, subset=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))

@@ -2,6 +2,7 @@
 
 policy      the base class of policies, and from the options of a user to a policy
 plan        the tables of an epoch, and memory over time
+access      the groups from which positions are drawn, in parts
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 part        subsets of the samples
 predicate   the samples that an expression over columns chooses

@@ -2,6 +2,8 @@
 
 registry    the orders by name
 stripe_policy   the default order, and the base of the policies whose jobs draw its laps
+windows     the plan of any consecutive positions of an epoch of the default order
+tapes       the order of the samples of each group there
 slots       the paper's order on one node (section 3.3), and the JSON of the first two policies
 slot_policy the numbers of that order, and its plan on several nodes: samples that are sent ahead (section 3.4)
 uniform     a uniform shuffle of single samples
