@@ -1,4 +1,4 @@
-"""What does an order cost for a billion samples: time to its first positions, in mid-epoch too, and memory? Plans alone.
+"""What does an order cost for a billion samples: time to its first positions, in mid-epoch too, and memory?
 
 Every measurement is made in a process of its own. `first` is the time from the beginning to the samples of the first
 1,024 positions of an epoch, `resume` the same for positions in the middle of it, in another process. `next` is the
@@ -17,7 +17,7 @@ import argparse
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ def distributed(samples: int, first: int) -> Callable[[int, int], object]:
 
     from torch.utils.data import DistributedSampler
 
-    sampler = iter(DistributedSampler(range(samples), num_replicas=1, rank=0))  # type: ignore[arg-type]
+    sampler: Iterator[int] = iter(DistributedSampler(range(samples), num_replicas=1, rank=0))  # type: ignore[arg-type]
     list(islice(sampler, first, first + BATCH))
     return lambda first, end: list(islice(sampler, end - first))
 

@@ -49,7 +49,7 @@ def renewed(value: Values[str, Any], *, epoch: int, begun: bool) -> dict[str, An
     if begun and value.get(_VERSION, 1) != kind.version:
         raise UsageError(
             f"the state is of another release of Brand, in which epoch {epoch} has another order: end the epoch with "
-            f"that release, or begin it anew with set_epoch({epoch})"
+            f"that release, or begin it again with set_epoch({epoch})"
         )
     return {name: of for name, of in value.items() if name != _VERSION} | _version_of(kind)
 

@@ -1,7 +1,7 @@
 """States that version 0.2 saved load, and the rest of their epoch is the one that 0.2 delivered.
 
-`states-0.2.json` has, for each order, the state of a loader after seven batches, and the batches that followed. Where an
-order has another version now, the state is refused inside an epoch, and continues with the next one.
+`states-0.2.json` has, for each order, the state of a loader after seven batches, and the batches that followed. Where
+an order has another version now, the state is refused inside an epoch, and continues with the next one.
 """
 
 from __future__ import annotations

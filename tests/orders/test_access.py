@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base import access
-from brand.orders.base.access import AccessPart, AccessSequence
+from brand.orders.base.access import GroupSequence, SequencePart
 from brand.orders.base.random import RandomStream, bits
 from tests.orders.models import chi_square, epochs, seeds
 from tests.rounds import examples
@@ -27,12 +27,12 @@ def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return int(request.param)
 
 
-def sequence(sizes: list[int], seed: int, epoch: int) -> AccessSequence:
+def sequence(sizes: list[int], seed: int, epoch: int) -> GroupSequence:
     """The sequence of groups of these sizes."""
-    return AccessSequence(np.array(sizes, np.int64), seed, epoch)
+    return GroupSequence(np.array(sizes, np.int64), seed, epoch)
 
 
-def parts_of(found: AccessSequence) -> list[AccessPart]:
+def parts_of(found: GroupSequence) -> list[SequencePart]:
     """All parts."""
     return [found.part(number) for number in range(1 << found.depth)]
 

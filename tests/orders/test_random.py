@@ -99,7 +99,8 @@ def test_scattered_words_have_numbers(numbers: list[int], seed: int, stream: Ran
 
 def test_scattered_words_are_splitmix() -> None:
     """Those of SplitMix64 (Steele, Lea and Flood 2014), with one more word between its two products."""
-    start, more, mask = *bits(2, 3, RandomStream.STRIPE_KEYS, 1, 2**64 - 1).tolist(), 2**64 - 1
+    start, more = map(int, bits(2, 3, RandomStream.STRIPE_KEYS, 1, 2**64 - 1))
+    mask = 2**64 - 1
     for number in (0, 1, 77, 2**40):
         word = (number * 0x9E3779B97F4A7C15 + start) & mask
         word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9 & mask) ^ more

@@ -53,7 +53,8 @@ class Case:
 
         def of(number: int) -> list[int]:
             first = (group * self.width + number) * self.stripe
-            return words_at(np.arange(first, first + self.stripe), self.seed, purpose, self.epoch).tolist()
+            found = words_at(np.arange(first, first + self.stripe), self.seed, purpose, self.epoch)
+            return [int(word) for word in found]
 
         return of
 

@@ -31,7 +31,7 @@ _AT_ONCE: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AccessPart:
+class SequencePart:
     """A part of an access sequence."""
 
     number: int
@@ -47,7 +47,7 @@ class AccessPart:
         return self.first + int(self.counts.sum())
 
 
-class AccessSequence(Reprs, shows="draws depth"):
+class GroupSequence(Reprs, shows="draws depth"):
     """The access sequence of an epoch. `sizes`: how often each group is drawn, shape (groups,)."""
 
     def __init__(self, sizes: NDArray[np.int64], seed: int, epoch: int) -> None:
@@ -58,21 +58,21 @@ class AccessSequence(Reprs, shows="draws depth"):
         self._halves: dict[int, NDArray[np.int64]] = {}
         """How often each group is drawn in the first half of each node of the last way down, by the node's number."""
 
-    def part(self, number: int) -> AccessPart:
+    def part(self, number: int) -> SequencePart:
         """Return a part by its number, from 0 to 2 ** `depth` - 1."""
         return self._down(lambda level, _: bool(number >> (self.depth - 1 - level) & 1))
 
-    def part_at(self, position: int) -> AccessPart:
+    def part_at(self, position: int) -> SequencePart:
         """Return the part with a position, from 0 to `draws` - 1."""
         return self._down(lambda _, middle: position >= middle)
 
-    def groups(self, part: AccessPart) -> NDArray[Any]:
+    def groups(self, part: SequencePart) -> NDArray[Any]:
         """Return the group of each position of a part, shape (draws of the part,)."""
         order = permutation(part.end - part.first, self._seed, RandomStream.ACCESS, self._epoch, part.number)
         found: NDArray[Any] = np.repeat(np.arange(len(part.counts), dtype=np.int32), part.counts)[order]
         return found
 
-    def _down(self, is_second: Callable[[int, int], bool]) -> AccessPart:
+    def _down(self, is_second: Callable[[int, int], bool]) -> SequencePart:
         """Return the part to which a way down leads. `is_second` gets a level, and the first position of the second
         half there."""
         node, first, counts, before, halves = 1, 0, self._sizes, np.zeros_like(self._sizes), {}
@@ -87,7 +87,7 @@ class AccessSequence(Reprs, shows="draws depth"):
                 counts = half
             node = 2 * node + second
         self._halves = halves
-        return AccessPart(node - (1 << self.depth), first, before, counts)
+        return SequencePart(node - (1 << self.depth), first, before, counts)
 
     def _first_half(self, node: int, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many of so many samples of each group are drawn in the first half of a node: a bit for each."""

@@ -69,7 +69,7 @@ class StripeTapes(Reprs, shows="stripe window"):
         length = np.clip(length, 0, stripe).reshape(mapping.groups, self._width)
         self.sizes: Numbers = length.sum(axis=1)
         """Samples of each group, shape (groups,)."""
-        self.stripes = np.count_nonzero(length)
+        self.stripes = int(np.count_nonzero(length))
         order = _reading_order(length, seed, epoch)
         length = np.take_along_axis(length, order, axis=1)
         start, first = np.cumsum(length, axis=1) - length, np.arange(mapping.groups)[:, None]
@@ -166,9 +166,9 @@ class StripeTapes(Reprs, shows="stripe window"):
         done, begun = self._done(groups, key), self._begun(groups, key)
         passed = self._passed(groups, done)
         overlapping = self._passed(groups, begun) - passed
-        part: NDArray[np.float64] = overlapping * key.astype(np.float64)
-        part -= self._weights[begun] - self._weights[done]
-        return passed + part / self.window
+        part = overlapping * key.astype(np.float64) - (self._weights[begun] - self._weights[done])
+        found: NDArray[np.float64] = passed + part / self.window
+        return found
 
     def _key_at(self, groups: Numbers, draws: Numbers, *, above: bool) -> Numbers:
         """Return a key of each group with about so many keys below it: not more, or if `above` not fewer."""

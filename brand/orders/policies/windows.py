@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.access import AccessPart, AccessSequence
+from brand.orders.base.access import GroupSequence, SequencePart
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import PlanWindow, read_dtype
@@ -25,8 +25,8 @@ class StripeWindows(Reprs, shows="tapes access"):
     def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int) -> None:
         self.mapping = mapping
         self.tapes = StripeTapes(mapping, stripe, seed, epoch)
-        self.access = AccessSequence(self.tapes.sizes, seed, epoch)
-        self._part: AccessPart | None = None
+        self.access = GroupSequence(self.tapes.sizes, seed, epoch)
+        self._part: SequencePart | None = None
         """The part of the access sequence that was used last."""
         self._groups: NDArray[Any] = np.arange(0)
         """The groups of its positions."""
@@ -52,13 +52,13 @@ class StripeWindows(Reprs, shows="tapes access"):
         before = part.before + np.bincount(self._groups[: position - part.first], minlength=len(groups))
         return int(self.tapes.part(groups, before, np.zeros_like(before)).opened.sum())
 
-    def _part_at(self, position: int) -> AccessPart:
+    def _part_at(self, position: int) -> SequencePart:
         if self._part is None or not self._part.first <= position < self._part.end:
             self._part = self.access.part_at(position)
             self._groups = self.access.groups(self._part)
         return self._part
 
-    def _plan(self, part: AccessPart, first: int, end: int, sample_of: NDArray[Any]) -> list[NDArray[np.void]]:
+    def _plan(self, part: SequencePart, first: int, end: int, sample_of: NDArray[Any]) -> list[NDArray[np.void]]:
         """Fill in the draws of some positions of a part. Return the reads that are due there."""
         drawn, count = self._groups[first - part.first : end - part.first], self.mapping.groups
         before = part.before + np.bincount(self._groups[: first - part.first], minlength=count)
