@@ -94,7 +94,8 @@ class Conversion:
                     waiting.append(publishers.submit(self.work.publish_chunk, number, packer.temporary(number), chunk))
                 while waiting and (waiting[0].done() or len(waiting) > most):
                     waiting.popleft().result()
-                builder.add(number, chunk.rows, chunk.checksum, chunk.columns, chunk.counts)
+                with storage_errors(self.work.name, "cannot write the index of"):
+                    builder.add(number, chunk.rows, chunk.checksum, chunk.columns, chunk.counts)
                 found += chunk.found
                 done += len(chunk.rows)
                 done_bytes += int(chunk.rows["raw_size"].sum(dtype=np.int64))

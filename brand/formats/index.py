@@ -1,7 +1,7 @@
 """The index: arrays in files that follow from the chunks' tables (docs/reference/format.md, section 4).
 
-`IndexBuilder` takes chunks in any order and fills memory-mapped files of a work folder, so its memory does not grow
-with the data set. `seal` checks these files, moves them into place and writes the manifest last. The chunker and
+`IndexBuilder` takes chunks in any order and writes files of a work folder, so its memory does not grow with the data
+set. `seal` checks these files, moves them into place and writes the manifest last. The chunker and
 `brand reindex` both use these two, so their results are equal byte for byte. `open_array` opens one file, and trusts
 nothing that it has not checked.
 """
@@ -25,7 +25,8 @@ from brand.errors import (
     UnreadableError,
     counted,
 )
-from brand.formats.arrays import ArrayFile, flush, gather, release, reserve, scatter
+from brand.formats.arrays import ArrayFile, reserve
+from brand.formats.buckets import BucketFile
 from brand.formats.constants import (
     CHUNK_ROW,
     CHUNKS_NAME,
@@ -43,16 +44,20 @@ from brand.formats.header import Header
 from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
 from brand.formats.noticed import Counts, Noticed, added, facts_of, merged
 from brand.formats.publish import Target, file_digest, remedy_for
+from brand.formats.record import column_dtype
 
 _NPY_START: Final = 10
 """Magic, version and size of the text that follows."""
+
+BUCKET_BYTES: Final = 16 << 20
+"""Bytes of places and columns that are put into the order of the source at a time."""
 
 _HINT: Final = "`brand reindex` rebuilds it from the chunks"
 _HINT_OF_SHARE: Final = "Copy it from another partition, or from the undivided data set: it is equal in all"
 
 
 def place_dtype(samples: int) -> np.dtype[Any]:
-    """Return the dtype of `place.npy`: the largest value means "not yet known" while the index is made."""
+    """Return the dtype of `place.npy`."""
     return np.dtype("<u4") if samples <= 0xFFFFFFFF else np.dtype("<u8")
 
 
@@ -78,46 +83,39 @@ class IndexBuilder:
     """Collects the tables of all chunks.
 
     One process uses it. Its files are in `folder`, a work folder. `target`, the path or the URL of the data set, is for
-    messages.
+    messages. Rows are written at once, at their places. Places and columns are in the order of the source: they wait in
+    a `BucketFile`, and `finish` writes them from front to back. Methods raise OSError.
     """
 
     def __init__(self, folder: Path, header: Header, target: str | Path) -> None:
         self.folder, self.header, self.target = folder, header, target
         self.samples = self.stored_bytes = self.raw_bytes = self.largest_sample = 0
         self._counts: Counts = {}
-        self._arrays = {name: _new_npy(folder / name, *facts) for name, facts in array_dtypes(header).items()}
-        self._unknown = np.iinfo(self._arrays[PLACE_NAME].dtype).max
-        self._arrays[PLACE_NAME][:] = self._unknown
+        for name, facts in array_dtypes(header).items():
+            _new_npy(folder / name, *facts)
+        entry = np.dtype([("index", "<u8"), ("place", "<u8"), ("columns", column_dtype(header.schema))])
+        self._bucket = max(1, BUCKET_BYTES // entry.itemsize)
+        """Samples of a bucket: those whose indices follow each other."""
+        self._entries = BucketFile(folder / "entries", entry, -(-header.samples // self._bucket))
 
     def add(
         self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void], counts: Counts
     ) -> None:
-        """Add one chunk's table, its columns (one structured row a sample, in storage order), and its counts.
-
-        Raises `LayoutError` if a sample has two places.
-        """
+        """Add one chunk's table, its columns (one structured row a sample, in storage order), and its counts."""
         first = number * self.header.chunk_size
-        places = np.arange(first, first + len(rows))
-        indices = rows["index"]
-        place = self._arrays[PLACE_NAME]
-        taken = gather(place, indices) != self._unknown
-        scatter(place, indices, places)
-        taken |= gather(place, indices) != places  # an index that occurs twice in this chunk keeps one place only
-        if taken.any():
-            twice = int(indices[np.flatnonzero(taken)[0]])
-            path = f"{self.target}/{chunk_name(number)}"
-            raise LayoutError("a sample has two places", path=path, chunk=number, sample=twice)
-        self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
+        self._write(SAMPLES_NAME, first, np.ascontiguousarray(rows, ROW))
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
-        self._arrays[CHUNKS_NAME][number] = (file_size, checksum)
+        self._write(CHUNKS_NAME, number, np.array([(file_size, checksum)], CHUNK_ROW))
+        entries = np.empty(len(rows), self._entries.dtype)
+        entries["index"], entries["place"] = rows["index"], np.arange(first, first + len(rows))
         for name, _ in self.header.schema.columns:
-            scatter(self._arrays[column_name(name)], indices, columns[name])
+            entries["columns"][name] = columns[name]
+        self._entries.add(entries["index"] // self._bucket, entries)
         self.samples += len(rows)
         self.stored_bytes += int(rows["size"].sum(dtype=np.uint64))
         self.raw_bytes += int(rows["raw_size"].sum(dtype=np.uint64))
         self.largest_sample = max(self.largest_sample, int(rows["raw_size"].max()))
         self._counts = added(self._counts, counts)
-        release(*self._arrays.values())
 
     @property
     def noticed(self) -> tuple[Noticed, ...]:
@@ -125,21 +123,53 @@ class IndexBuilder:
         return facts_of(self._counts, self.header.decode)
 
     def finish(self) -> None:
-        """Check that every sample has its place, and flush. Raises `LayoutError`."""
+        """Write places and columns. Raises `LayoutError` if a sample has two places, or none."""
+        dtypes = array_dtypes(self.header)
+        for bucket in range(self._entries.buckets):
+            first = bucket * self._bucket
+            entries = self._entries.read(bucket)
+            local = entries["index"].astype(np.int64) - first
+            self._check_single(entries, local)
+            order = np.empty(min(self._bucket, self.header.samples - first), np.intp)
+            if len(local) < len(order):  # then a sample has no place, or one of a later bucket has two
+                continue
+            order[local] = np.arange(len(local))
+            self._write(PLACE_NAME, first, entries["place"].take(order).astype(dtypes[PLACE_NAME][0]))
+            for name, _ in self.header.schema.columns:
+                file = column_name(name)
+                self._write(file, first, entries["columns"][name].take(order).astype(dtypes[file][0]))
         if self.samples != self.header.samples:
             missing = self.header.samples - self.samples
             raise LayoutError(f"no chunk has {missing:,} of {counted(self.header.samples, 'sample')}", path=self.target)
-        for array in self._arrays.values():
-            flush(array)
-        self._arrays.clear()
+        self._entries.remove()
+
+    def _check_single(self, entries: NDArray[np.void], local: NDArray[np.int64]) -> None:
+        """Raise `LayoutError` if a sample has two entries: it names the chunk that was added later."""
+        if not len(local) or int(np.bincount(local).max()) == 1:
+            return
+        order = np.argsort(local, kind="stable")
+        again = int(order[1:][local[order[1:]] == local[order[:-1]]].min())
+        chunk = int(entries["place"][again]) // self.header.chunk_size
+        raise LayoutError(
+            "a sample has two places",
+            path=f"{self.target}/{chunk_name(chunk)}",
+            chunk=chunk,
+            sample=int(entries["index"][again]),
+        )
+
+    def _write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Write elements of a file of the index, from element `first` on."""
+        dtype, length = array_dtypes(self.header)[name]
+        with (self.folder / name).open("r+b") as file:
+            file.seek(len(_npy_head(dtype, length)) + first * dtype.itemsize)
+            file.write(values.view(np.uint8).data)
 
 
-def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     head = _npy_head(dtype, length)
     path.write_bytes(head)
     reserve(path, len(head) + dtype.itemsize * length)
-    return np.memmap(path, dtype, "r+", offset=len(head), shape=(length,)).view(np.ndarray)
 
 
 def _npy_head(dtype: np.dtype[Any], length: int) -> bytes:
