@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from brand.chunker.sources import shuffle
 from brand.chunker.sources.shuffle import SortKeys, open_order, sorted_places, write_order
 from tests.rounds import examples
 
 
 def order(samples: int, seed: int, block: int = 1 << 21) -> NDArray[np.uint64]:
     """The order as an array in memory."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "BLOCK", block)
         path = Path(folder) / "order.bin"
-        write_order(path, [samples], seed, block=block)
+        write_order(path, [samples], seed)
         left = {p.name for p in Path(folder).iterdir()}
         assert left == {"order.bin"}
         return np.array(open_order(path, samples))
@@ -83,10 +85,11 @@ def test_every_place_is_equally_likely(block: int) -> None:
     """Chi-square over 1,000 fixed seeds: each of 12 indices lies at each of 12 places about equally often."""
     samples, seeds = 12, 1_000
     counts = np.zeros((samples, samples))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "BLOCK", block)
         path = Path(folder) / "order.bin"
         for seed in range(seeds):
-            write_order(path, [samples], seed, block=block)
+            write_order(path, [samples], seed)
             counts[np.arange(samples), open_order(path, samples)] += 1
     expected = seeds / samples
     chi_square = float(((counts - expected) ** 2 / expected).sum())

@@ -17,12 +17,13 @@ from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources import blocks as blocks_module
 from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.blocks import MOST_SAMPLES, encoded
-from brand.chunker.sources.shuffle import open_order, write_order
+from brand.chunker.sources.shuffle import open_order
 from brand.chunker.sources.spool import SpoolSource, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.header import Schema
 from brand.formats.record import SMALL, encode_records
 from brand.storage.dataset.dataset import StoredDataSet
+from tests.chunker.spooled import by_index
 from tests.rounds import examples
 from tests.support import tree_digest
 
@@ -46,18 +47,19 @@ def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
 def test_records_come_back_equal_for_any_run_size(
     texts: list[str], run: int, step: int, seed: int, random: object
 ) -> None:
-    """In any order, in any number, also twice, for runs from one record to all of them."""
+    """From any place on, in any number, for runs from one record to all of them."""
     expected = list(encode_records(SCHEMA, samples_of(texts), range(len(texts))))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(spool_module, "RUN_BYTES", run)
         patch.setattr(blocks_module, "MOST_SAMPLES", step)
         source = spooled(texts, Path(folder), seed)
         assert len(source) == len(texts)
-        everything = np.arange(len(texts))
-        assert list(source.records(everything)) == expected
-        assert source.sizes(everything).tolist() == [len(record) for record in expected]
-        wild = np.random.default_rng(seed).integers(0, len(texts), 2 * len(texts))
-        assert list(source.records(wild)) == [expected[i] for i in wild]
+        assert by_index(source, seed) == expected
+        places = open_order(Path(folder) / "order.bin", len(texts))
+        first, end = np.sort(np.random.default_rng(seed).integers(0, len(texts) + 1, 2)).tolist()
+        wanted = [expected[i] for i in places[first:end]]
+        assert [r for records in source.blocks(places[first:end], first) for r in records] == wanted
+        assert source.sizes(places[first:end], first).tolist() == list(map(len, wanted))
 
 
 @pytest.mark.parametrize("sizes", [(5, 3 * SMALL), (3 * SMALL,), (0, 15, 16, 17), (1, 5 << 20)])
@@ -65,7 +67,7 @@ def test_small_and_large_records_come_back_equal(sizes: tuple[int, ...], tmp_pat
     """A run may hold both."""
     texts = [chr(97 + number % 26) * sizes[number % len(sizes)] for number in range(12)]
     source = spooled(texts, tmp_path)
-    assert list(source.records(np.arange(12))) == list(encode_records(SCHEMA, samples_of(texts), range(12)))
+    assert by_index(source) == list(encode_records(SCHEMA, samples_of(texts), range(12)))
 
 
 def test_the_fingerprint_is_of_the_contents_and_not_of_the_runs(tmp_path: Path) -> None:
@@ -100,9 +102,8 @@ def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pyte
     source = spool(encoded(samples_of(texts), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)
     assert runs > 1
-    write_order(tmp_path / "order.bin", [len(texts)], 0)
-    places = open_order(tmp_path / "order.bin", len(texts))[640:1280]
-    spans = np.sort(source._spans[places], order="offset")
+    source.write_order(tmp_path / "order.bin", 0)
+    spans = np.sort(source._spans(640, 640), order="offset")
     pieces = 1 + int((spans["offset"][1:] != spans["offset"][:-1] + spans["size"][:-1]).sum())
     assert pieces <= runs
 
@@ -111,7 +112,7 @@ def test_a_spool_survives_pickling(tmp_path: Path) -> None:
     """Workers that are spawned get it so."""
     source = spooled(["a", "b", "c"], tmp_path)
     copy = pickle.loads(pickle.dumps(source))
-    assert list(copy.records(np.array([2, 0]))) == list(source.records(np.array([2, 0])))
+    assert by_index(copy) == by_index(source) == list(encode_records(SCHEMA, samples_of(["a", "b", "c"]), range(3)))
     assert copy.fingerprint(times=True) == source.fingerprint(times=True)
 
 
@@ -135,7 +136,7 @@ def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.M
     source = spool(
         encoded(samples_of(["abcd"] * 3000), SCHEMA), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append
     )
-    raw = int(source.sizes(np.arange(3000)).sum())
+    raw = sum(map(len, by_index(source)))
     assert [p.samples for p in told] == [1024, 2048, 3000, 3000]
     assert [p.total for p in told] == [3000] * 4
     assert told[-1] == StageProgress("spool", 3000, 3000, raw, raw)

@@ -49,5 +49,5 @@ def test_a_failed_read_names_its_own_file(photos: Path, tmp_path: Path, bad: int
     (tmp_path / "photos" / key).unlink()
     (tmp_path / "photos" / key).mkdir()  # opens, and does not read
     with pytest.raises(SourceError) as caught:
-        source.records(np.arange(len(source)))
+        source.records(np.arange(len(source)), 0)
     assert caught.value.path == key

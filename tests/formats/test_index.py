@@ -93,8 +93,9 @@ def test_a_sample_in_two_places_is_refused(tmp_path: Path, order: list[int], at:
     builder = IndexBuilder(tmp_path / "work", HEADER, tmp_path)
     for number in range(at):
         add(builder, number, order)
+    add(builder, at, order)
     with pytest.raises(LayoutError, match="two places") as caught:
-        add(builder, at, order)
+        builder.finish()
     assert (caught.value.chunk, caught.value.sample) == (at, max(order, key=order.count))
 
 

@@ -34,7 +34,6 @@ from brand.chunker.sources.spool import (
     SpoolSource,
     find_part,
     publish_part,
-    source_of,
 )
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
@@ -239,7 +238,7 @@ def exchange(
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
-    spooled = source_of(folder, source.schema, ordered, source.noticed)
+    spooled = SpoolSource(folder, source.schema, ordered, source.noticed)
     spooled.describe(field_classes=source.field_classes)
     return spooled, [p for part in ordered for p in part.problems], found
 

@@ -26,7 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.plan.plan import NO_DEFAULTS, ChunkPlan, Layout, Options, make_plan
-from brand.chunker.sources.shuffle import open_order, write_order
+from brand.chunker.sources.shuffle import open_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError, counted
 from brand.formats.arrays import release
@@ -72,7 +72,7 @@ def decide(
         like.check(source.schema, classes, source.field_classes)
         compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
-        write_order(order_path, source.stretches, options.seed)
+        source.write_order(order_path, options.seed)
     started = time.monotonic()
     probe = _probe(source, order_path)
     plan = make_plan(
@@ -97,12 +97,12 @@ def _probe(source: Source, order_path: Path) -> list[bytes]:
     If the sizes are not known, it is up to 32 MiB, and the block in which they are reached.
     """
     indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
-    sizes = source.sizes(indices)
+    sizes = source.sizes(indices, 0)
     if sizes is not None:
-        return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
+        return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))], 0))
     probe: list[bytes] = []
     while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
-        for records in source.blocks(indices[len(probe) : 2 * len(probe) + 16]):  # twice as many each time
+        for records in source.blocks(indices[len(probe) : 2 * len(probe) + 16], len(probe)):  # twice as many each time
             probe += records
             if sum(map(len, probe)) >= _MOST_PROBE_BYTES:
                 return probe
@@ -201,7 +201,7 @@ def make_chunk(packer: Packer, number: int, path: Path) -> Written:
     with _create(path) as file:
         file.seek(start)
         low = 0
-        for records in packer.source.blocks(indices):
+        for records in packer.source.blocks(indices, first):
             some = slice(low, low + len(records))
             low += len(records)
             rows["raw_size"][some] = records.sizes
