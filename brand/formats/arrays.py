@@ -7,8 +7,7 @@ elements into a small file in memory, and for a missing page it returns an error
 one from the descriptor, which gives the exact error. `run` reads neighbouring elements from the descriptor at once.
 
 Work files are mapped: `map_array`. The system counts every mapped page that a process touches as the process's memory,
-although the kernel may reclaim the page at any time. `gather` and `scatter` touch one window of the array at a time and
-`release` it, so the counted memory is bounded, too.
+although the kernel may reclaim the page at any time, so the owner of a mapping calls `release` from time to time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -46,9 +45,8 @@ NO_MAPS: Final = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _CANNOT_MAP: Final = "its file system cannot map files (mmap): write to another file system, and copy the result"
 _log: Final = logging.getLogger("brand")
 WINDOW_BYTES: Final = 48 << 20
-"""Bytes of a mapped array that are touched before they are released."""
+"""A mapped array of at most these bytes is not released."""
 _DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
-Indices = NDArray[np.integer[Any]]
 
 
 class ArrayFile:
@@ -285,27 +283,6 @@ def reserve(path: Path, size: int) -> None:
             os.posix_fallocate(file.fileno(), 0, size)
 
 
-def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:
-    """Return `array[indices]` of a mapped array, read a window at a time."""
-    if array.nbytes <= WINDOW_BYTES:
-        return array[indices]
-    result = np.empty(len(indices), array.dtype)
-    for part in _windows(array, indices):
-        result[part] = array[indices[part]]
-        release(array)
-    return result
-
-
-def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None:
-    """Assign `array[indices] = values` in a mapped array, a window at a time."""
-    if array.nbytes <= WINDOW_BYTES:
-        array[indices] = values
-        return
-    for part in _windows(array, indices):
-        array[indices[part]] = values[part]
-        release(array)
-
-
 def release(*arrays: NDArray[Any]) -> None:
     """Return resident pages of mapped arrays to the page cache. Nothing is lost: the next touch maps them again.
 
@@ -322,16 +299,6 @@ def flush(array: NDArray[Any]) -> None:
     mapping = _mapping_of(array)
     if mapping is not None:
         mapping.flush()
-
-
-def _windows(array: NDArray[Any], indices: Indices) -> Iterator[Indices]:
-    """Yield positions in `indices`, in groups that touch one window of the array each."""
-    order = np.argsort(indices, kind="stable")
-    step = WINDOW_BYTES // array.itemsize
-    cuts = np.searchsorted(indices[order], np.arange(0, len(array) + step, step, dtype=np.int64))
-    for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-        if start < end:
-            yield order[start:end]
 
 
 def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:

@@ -246,7 +246,7 @@ def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(where, step, joined if step == "joined" else places)
     source, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
     # The sample without a place has any span.
-    with pytest.raises(SourceError, match="differs from that of the source|truncated while it was in use"):
+    with pytest.raises(SourceError, match=r"differs from that of the source|truncated while it was in use"):
         by_index(source)
 
 

@@ -129,7 +129,7 @@ class TokenSource(Source):
         """Number of tokens in the files."""
         return sum(file.tokens for file in self.files)
 
-    def sizes(self, indices: Indices, _first: int, /) -> NDArray[np.int64]:
+    def sizes(self, indices: Indices, _place: int, /) -> NDArray[np.int64]:
         """Return the exact sizes."""
         sizes = np.empty(len(indices), np.int64)
         head = head_struct(self.schema).size + _ARRAY_HEAD
@@ -137,7 +137,7 @@ class TokenSource(Source):
             sizes[at] = head + tokens * self.files[number].dtype.itemsize
         return sizes
 
-    def records(self, indices: Indices, _first: int, /) -> Records:
+    def records(self, indices: Indices, _place: int, /) -> Records:
         """Return records of these samples. Raises `SourceError` that names the file and the position of a token."""
         arrays: list[NDArray[Any]] = [np.empty(0)] * len(indices)
         for number, at, first, tokens in self._spans(indices):

@@ -87,9 +87,7 @@ def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
     return map_array(path, _INDEX, length=samples)
 
 
-def _buckets(
-    scratch: Path, stretches: Sequence[int], seed: int, along: Along | None
-) -> Iterator[NDArray[np.void]]:
+def _buckets(scratch: Path, stretches: Sequence[int], seed: int, along: Along | None) -> Iterator[NDArray[np.void]]:
     """Yield key, index and row along of all samples, in buckets of about a block: ranges of keys that ascend."""
     samples = sum(stretches)
     dtype = np.dtype([("key", _INDEX), ("index", _INDEX), *([("along", along.dtype)] if along is not None else [])])

@@ -82,7 +82,7 @@ class Source(ABC):
         """Write the storage order of the samples to `path`, before any sample is asked for. Raises OSError."""
         write_order(path, self.stretches, seed)
 
-    def sizes(self, indices: Indices, _first: int, /) -> NDArray[np.int64] | None:  # noqa: ARG002 - not known
+    def sizes(self, indices: Indices, _place: int, /) -> NDArray[np.int64] | None:  # noqa: ARG002 - not known
         """Return raw sizes of these samples' records in bytes; None if the source must read them to know.
 
         Samples are asked for in storage order: the first one has this place, and the others follow it.
@@ -90,21 +90,21 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def records(self, indices: Indices, first: int, /) -> Records:
-        """Return records of these samples, which follow each other from place `first` on.
+    def records(self, indices: Indices, place: int, /) -> Records:
+        """Return records of these samples, which follow each other from `place` on.
 
         Raises `SourceError` or `SchemaError`, which names the sample at fault.
         """
 
-    def blocks(self, indices: Indices, first: int, /) -> Iterator[Records]:
+    def blocks(self, indices: Indices, place: int, /) -> Iterator[Records]:
         """Yield the records of these samples in blocks of some megabytes, or of one sample if that is larger.
 
         Raises as `records` does. A source that does not know the sizes overrides it.
         """
-        sizes = self.sizes(indices, first)
+        sizes = self.sizes(indices, place)
         assert sizes is not None
         for low, high in cut_blocks(sizes + _OBJECT_BYTES):
-            yield self.records(indices[low:high], first + low)
+            yield self.records(indices[low:high], place + low)
 
     @abstractmethod
     def fingerprint(self, *, times: bool) -> str:
@@ -152,21 +152,21 @@ class FolderSource(Source):
             total += sum(int(block[name].sum(dtype=np.int64)) for name in ("size", "name_size", "text_size"))
         return total + int(self.listing.column_sizes.sum(dtype=np.int64))
 
-    def sizes(self, indices: Indices, _first: int, /) -> NDArray[np.int64]:
+    def sizes(self, indices: Indices, _place: int, /) -> NDArray[np.int64]:
         """Return the exact sizes, without sidecar transcripts, which are small."""
         entries = self.listing.entries[indices]
         sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + self._heads
         result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
         return result
 
-    def records(self, indices: Indices, _first: int, /) -> Records:
+    def records(self, indices: Indices, _place: int, /) -> Records:
         """Read the files."""
         return self._records(indices, self._contents(indices))
 
-    def blocks(self, indices: Indices, _first: int, /) -> Iterator[Records]:
+    def blocks(self, indices: Indices, _place: int, /) -> Iterator[Records]:
         """Yield the records as `Source.blocks` does; the files of later blocks are requested ahead."""
         read = self._contents(indices)
-        for low, high in cut_blocks(self.sizes(indices, _first) + _OBJECT_BYTES):
+        for low, high in cut_blocks(self.sizes(indices, _place) + _OBJECT_BYTES):
             yield self._records(indices[low:high], read)
 
     def check(self, indices: Indices) -> Iterator[tuple[int, str]]:
@@ -315,7 +315,7 @@ class IndexableSource(Source):
     def __init__(self, samples: Any, schema: Schema, noticed: Sequence[Noticed] = ()) -> None:
         self.samples, self.schema, self.stretches, self.noticed = samples, schema, (len(samples),), noticed
 
-    def records(self, indices: Indices, _first: int, /) -> Records:
+    def records(self, indices: Indices, _place: int, /) -> Records:
         """Get the items, and encode them."""
         few = [int(i) for i in indices]
         samples = list[Mapping[str, Any]]()
@@ -327,7 +327,7 @@ class IndexableSource(Source):
             raise
         return encode_records(self.schema, samples, few)
 
-    def blocks(self, indices: Indices, _first: int, /) -> Iterator[Records]:
+    def blocks(self, indices: Indices, _place: int, /) -> Iterator[Records]:
         """Yield the records as `Source.blocks` does: the items themselves tell their sizes."""
         few = [int(i) for i in indices]
         return encoded((self.samples[i] for i in few), self.schema, few)
@@ -356,7 +356,7 @@ class ListSource(IndexableSource):
         """Bytes of all records together."""
         return int(self._sizes.sum())
 
-    def sizes(self, indices: Indices, _first: int, /) -> NDArray[np.int64]:
+    def sizes(self, indices: Indices, _place: int, /) -> NDArray[np.int64]:
         """Return the exact sizes."""
         sizes: NDArray[np.int64] = self._sizes[indices]
         return sizes

@@ -219,17 +219,17 @@ class SpoolSource(Source):
         """Write the storage order, and the spans of the samples in that order."""
         write_order(path, self.stretches, seed, Along(SPAN, self._spans_in_part, self._spans_path))
 
-    def sizes(self, indices: Indices, first: int, /) -> NDArray[np.int64]:
+    def sizes(self, indices: Indices, place: int, /) -> NDArray[np.int64]:
         """Return the exact sizes."""
-        sizes: NDArray[np.int64] = self._spans(first, len(indices))["size"].astype(np.int64)
+        sizes: NDArray[np.int64] = self._spans(place, len(indices))["size"].astype(np.int64)
         return sizes
 
-    def records(self, indices: Indices, first: int, /) -> Records:
+    def records(self, indices: Indices, place: int, /) -> Records:
         """Read records; adjacent records are read at once.
 
         Raises `SourceError` if a record is not the one that was read from the source.
         """
-        spans = self._spans(first, len(indices))
+        spans = self._spans(place, len(indices))
         order = np.argsort(spans["offset"])  # not the stable sort, which takes six times as long
         begins, sizes = spans["offset"].astype(np.int64), spans["size"].astype(np.int64)
         gaps = begins[order[1:]] - (begins + sizes)[order[:-1]]
