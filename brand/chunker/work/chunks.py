@@ -73,8 +73,9 @@ def decide(
         compression, layout = like.compression, Layout(like.chunk_size)
     with storage_errors(order_path, "cannot write"):
         source.write_order(order_path, options.seed)
+        first = open_order(order_path, len(source))[:_PROBE_SAMPLES]
     started = time.monotonic()
-    probe = _probe(source, order_path)
+    probe = _probe(source, first)
     plan = make_plan(
         samples=len(source),
         raw_bytes=source.raw_bytes,
@@ -91,12 +92,11 @@ def decide(
     return plan, sum(map(len, probe)) / max(1e-3, time.monotonic() - started)
 
 
-def _probe(source: Source, order_path: Path) -> list[bytes]:
-    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB.
+def _probe(source: Source, indices: Indices) -> list[bytes]:
+    """Return records of random samples, those of the first places, with these indices: up to 8 MiB.
 
     If the sizes are not known, it is up to 32 MiB, and the block in which they are reached.
     """
-    indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
     sizes = source.sizes(indices, 0)
     if sizes is not None:
         return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))], 0))
