@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, memory_over_time
 from brand.orders.base.random import RandomStream, bits, permutation, words_at
 from brand.orders.policies import windows
 from brand.orders.policies.stripe_policy import plan_stripes
@@ -27,6 +28,7 @@ from tests.orders.models import (
     stripes_of_group,
     table_of,
 )
+from tests.pythonchild import ROOT
 from tests.rounds import examples
 
 
@@ -232,3 +234,18 @@ def test_the_bag_of_a_group_holds_about_a_chunk(n: int, stripe: int) -> None:
     found = bags(plan_stripes(Mapping(64 * n * 500, 64, n), stripe, 0, 0))
     assert 65 <= found.max() <= 72
     assert found.mean() == pytest.approx(65.5, abs=2)
+
+
+def test_the_picture_shows_the_plan_of_the_example() -> None:
+    """Of `docs/dev/orders.md`: a row for each stripe, its samples at their positions, and memory below."""
+    plan = plan_stripes(Mapping(24, 8, 3), 4, 2, 0)
+    shown = re.findall(
+        r'<text class="(\w)" x="(\d+)" y="([\d.]+)" text-anchor="middle" font-size="([\d.]+)">(\d+)</text>',
+        (ROOT / "docs/images/stripes.svg").read_text(encoding="utf-8"),
+    )
+    drawn = {(int(x) - 273) // 26: int(number) for kind, x, *_, number in shown if kind == "w" and int(x) > 262}
+    assert [drawn[position] for position in range(24)] == plan.sample_of.tolist()
+    labels = re.findall(r"chunk (\d), by (\d+)<", (ROOT / "docs/images/stripes.svg").read_text(encoding="utf-8"))
+    assert labels == [(str(read.chunk), str(read.deadline)) for read in reads_of(plan)]
+    below = [int(number) for *_, size, number in shown if size == "10.5"]
+    assert below == memory_over_time(plan, np.ones(24, np.int64)).tolist()
