@@ -69,7 +69,8 @@ class Job:
         found: dict[int, Outcome] = {}
         waiting, end = dict(enumerate(self._connections)), time.monotonic() + RUN_S
         while waiting and (left := end - time.monotonic()) > 0:
-            for rank in [rank for rank, each in waiting.items() if each in wait(list(waiting.values()), left)]:
+            ready = wait(list(waiting.values()), left)
+            for rank in [rank for rank, each in waiting.items() if each in ready]:
                 try:
                     found[rank] = waiting.pop(rank).recv()
                 except (EOFError, ConnectionError):
