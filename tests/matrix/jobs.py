@@ -27,6 +27,8 @@ SAMPLES = 393
 """Odd, so that two ranks cannot share them equally. One rank makes 13 batches of them."""
 START_S, RUN_S, GRACE_S = 300.0, 300.0, 10.0
 """Limits of the start of a job, of a run, and of the other ranks after one has not trained to its end."""
+SAYS_S = 0.8 * RUN_S
+"""A process whose run has not ended after this time says where it is."""
 SHOWN = 20_000
 """Characters of the log that a run shows that has not ended."""
 _RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}

@@ -23,6 +23,7 @@ import torch
 
 from brand.errors import BrandError
 from brand.torch.job import rank_log
+from tests.matrix.jobs import SAYS_S
 from tests.matrix.loops import EndedRunError, MatrixRun, Outcome, Samples
 from tests.matrix.ways.base import Way
 
@@ -85,8 +86,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
-    # Where does it wait? Its workers hear it as well. Lightning has set the handlers of all signals after its last run.
+    # Where does a run wait that does not end, and where do its workers? The run says it without a signal, because
+    # Lightning removes the handlers of all signals when a run ends.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.dump_traceback_later(SAYS_S)
     logging.getLogger("brand").addHandler(heard)
     rank_log._said.clear()  # a process says each line once, and has many runs here
     try:
@@ -105,6 +108,7 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome.facts["weights"] = [value.item().hex() for value in run.model.state_dict().values()]
     way.forget()
     gc.collect()
+    faulthandler.cancel_dump_traceback_later()
     return outcome
 
 
