@@ -39,7 +39,7 @@ class StripeWindows(Reprs, shows="tapes access"):
         while at < end:
             part = self._part_at(at)
             upto = min(end, part.end)
-            reads += self._plan(part, at, upto, sample_of[at - first : upto - first])
+            reads.append(self._plan(part, at, upto, sample_of[at - first : upto - first]))
             at = upto
         return PlanWindow(first, sample_of, np.concatenate(reads))
 
@@ -58,7 +58,7 @@ class StripeWindows(Reprs, shows="tapes access"):
             self._groups = self.access.groups(self._part)
         return self._part
 
-    def _plan(self, part: SequencePart, first: int, end: int, sample_of: NDArray[Any]) -> list[NDArray[np.void]]:
+    def _plan(self, part: SequencePart, first: int, end: int, sample_of: NDArray[Any]) -> NDArray[np.void]:
         """Fill in the draws of some positions of a part. Return the reads that are due there."""
         drawn, count = self._groups[first - part.first : end - part.first], self.mapping.groups
         before = part.before + np.bincount(self._groups[: first - part.first], minlength=count)
@@ -69,12 +69,13 @@ class StripeWindows(Reprs, shows="tapes access"):
         reads = []
         for some in np.split(groups, np.flatnonzero(np.diff(blocks)) + 1):
             at = positions[ends[some[0]] - counts[some[0]] : ends[some[-1]]]
-            found = self.tapes.part(some, before[some], counts[some])
-            sample_of[at] = found.places
-            reads.append(self._due(some, counts[some], found.stripes, found.opened, first + at))
+            tape = self.tapes.part(some, before[some], counts[some])
+            sample_of[at] = tape.places
+            reads.append(self._due(some, counts[some], tape.stripes, tape.opened, first + at))
         due = np.concatenate(reads)
         # Stable: reads with one deadline keep the order of their group, on every machine.
-        return [due[np.argsort(due["deadline"], kind="stable")]]
+        found: NDArray[np.void] = due[np.argsort(due["deadline"], kind="stable")]
+        return found
 
     def _due(self, groups: Any, counts: Any, stripes: Any, opened: Any, positions: Any) -> NDArray[np.void]:
         """Return the reads of some groups that are due at their draws, each group's in the order of reading.
