@@ -88,6 +88,7 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
     # Where does a run wait that does not end, and where do its workers? The run says it without a signal, because
     # Lightning removes the handlers of all signals when a run ends.
+    faulthandler.unregister(signal.SIGUSR1)  # or `register` does not set the handler again
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     faulthandler.dump_traceback_later(SAYS_S)
     logging.getLogger("brand").addHandler(heard)
