@@ -199,9 +199,9 @@ class Work:
     """The files of a folder that a call used, and all bytes that it read and wrote through system calls."""
 
     opened: tuple[str, ...]
-    """Where below the folder it opened a file, one for each file: `versions`, `parts`, ..."""
+    """The subfolder of each file that it opened: `versions`, `parts`, ..."""
     listed: tuple[str, ...]
-    """Where it listed a folder."""
+    """The folders that it listed."""
     read: int
     written: int
 
@@ -262,8 +262,8 @@ def numbers(folder: Path) -> list[int]:
 def some_history(folder: Path, rng: Random, *, changes: int, share_killed: float, merging: bool = False) -> Model:
     """Change a collection so often, and read it after each change; a share of the changes is killed. Its model.
 
-    A kill comes before one of the first 2^7 changes of files; most changes of a collection take 20 to 80. What it
-    leaves is removed by the next change, or with `merging` by the next writer.
+    A kill comes before one of the first 2^7 changes of files; most changes of a collection take 20 to 80. The
+    next change removes what a kill leaves; with `merging`, the next writer does.
     """
     model = Model()
     for _ in range(changes):

@@ -252,6 +252,17 @@ def test_a_client_forgets_where_old_epochs_joined_others(texts: Path) -> None:
     assert known[-1] == known[2] <= 2
 
 
+def test_a_client_remembers_where_few_orders_joined_others(texts: Path) -> None:
+    """However many orders it has drawn from, the last epoch of the last one is known."""
+    with running_server(texts, memory=0.5) as server, closing(attached(server)) as node:
+        for seed in range(40):
+            order = order_of(texts, SharedPolicy(4, stripe=4), seed=seed)
+            for epoch in range(3):
+                node.learn_joins(order, epoch, Joins((Join(0, epoch, 40, 1024),), epoch))
+        assert len(node._joins) == 32
+        assert [epoch for known, epoch in node._joins if known == order] == [1, 2]
+
+
 def test_a_new_server_learns_where_two_epochs_joined_others(texts: Path) -> None:
     """A rank of another node may still draw the epoch before; if nobody knew its joins, they would be decided anew."""
     order, joins = order_of(texts, SharedPolicy(4, stripe=4)), Joins((Join(0, 3, 40, 1024),), 3)

@@ -215,8 +215,10 @@ class Client(Reprs, shows="path address run _idle"):
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
         if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
-            self._joins = {key: at for key, at in self._joins.items() if key[0] != order or key[1] >= epoch - 1}
-            self._joins[order, epoch] = joins
+            kept = {key: at for key, at in self._joins.items() if key[0] != order or key[1] >= epoch - 1}
+            kept.pop((order, epoch), None)
+            # As many as `_begun` has orders, with two epochs each; the last ones are those that were learned last.
+            self._joins = dict([*kept.items(), ((order, epoch), joins)][-2 * MAX_BEGUN :])
 
     def _exchange_joins(self, connection: Session, order: Order, epoch: int) -> None:
         """Tell a server where this run joined other runs in an epoch, and learn what it knows."""
