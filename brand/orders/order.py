@@ -43,10 +43,13 @@ def renewed(value: Values[str, Any], *, epoch: int, begun: bool) -> dict[str, An
     """Return the order of a state in the version of this release.
 
     `begun`: whether `epoch` has begun. Raises `UsageError` if it has, in an order of another version: the rest of it
-    would have other samples. Raises ValueError if there is no such order.
+    would have other samples; and if the version is newer. Raises ValueError if there is no such order.
     """
-    kind = policy_named(value.get("protocol"))
-    if begun and value.get(_VERSION, 1) != kind.version:
+    kind, version = policy_named(value.get("protocol")), value.get(_VERSION, 1)
+    check_type(_VERSION, version, int)
+    if version > kind.version:
+        raise UsageError("the state is of a newer release of Brand: install that release, or a later one")
+    if begun and version != kind.version:
         raise UsageError(
             f"the state is of another release of Brand, in which epoch {epoch} has another order: end the epoch with "
             f"that release, or begin it again with set_epoch({epoch})"

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.errors import UsageError
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
 from brand.orders.base.plan import EpochPlan
@@ -120,7 +119,7 @@ def test_a_state_that_knows_of_no_nodes_is_one_of_one_node(policy: StripePolicy 
 
 POOLED, SINGLE = (order.to_json() for order in OF_BASELINES)
 STRIPED, SPREAD = GOOD.to_json(), ACROSS.to_json()
-SLOTTED = renewed(STRIPED | {"protocol": "slots", "stripe": 1}, epoch=0, begun=False)
+SLOTTED = {name: of for name, of in STRIPED.items() if name != "version"} | {"protocol": "slots", "stripe": 1}
 
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (STRIPED, {"stripe": 16}),
@@ -232,13 +231,18 @@ def test_something_else_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("version", [1, 3, "2", None])
 def test_an_order_of_another_version_is_refused(version: Any) -> None:
-    """Its epochs are other ones. Between two epochs it is renewed."""
+    """Its epochs are other ones. An older one is renewed between two epochs; a newer one is always refused."""
     value = GOOD.to_json() | {"version": version}
     with pytest.raises(ValueError, match=f"an order 'stripes' of version {version}; this is 2"):
         Order.from_json(value)
-    with pytest.raises(UsageError, match=r"in which epoch 7 has another order: .* set_epoch\(7\)"):
+    told = {1: r"in which epoch 7 has another order: .* set_epoch\(7\)", 3: "a newer release of Brand: install"}
+    with pytest.raises(ValueError, match=told.get(version, "version of an order is .*not of type int")):
         renewed(value, epoch=7, begun=True)
-    assert Order.from_json(renewed(value, epoch=7, begun=False)) == GOOD
+    if version == 1:
+        assert Order.from_json(renewed(value, epoch=7, begun=False)) == GOOD
+    else:
+        with pytest.raises(ValueError, match=told.get(version, "version of an order is .*not of type int")):
+            renewed(value, epoch=7, begun=False)
     assert renewed(GOOD.to_json(), epoch=7, begun=True) == GOOD.to_json()
 
 
