@@ -48,6 +48,22 @@ def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
     assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
     assert window.reads.tolist() == table_of(plan)[(due >= first) & (due < end)].tolist()
     assert found.reads_before(first) == np.count_nonzero(due < first)
+    check_open_reads(found, plan, first)
+
+
+def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> None:
+    """A job that begins at a position reads the stripes of which earlier positions draw some samples, but not all."""
+    reads, drawn = plan.reads, np.zeros(plan.mapping.samples, np.bool_)
+    assert reads is not None
+    drawn[plan.sample_of[:position]] = True
+    due = [range(*plan.places_read(number)) for number in range(np.count_nonzero(reads["deadline"] < position))]
+    left = [places for places in due if not drawn[places].all()]
+    open_reads = found.open_reads(position)
+    first = open_reads.reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + open_reads.reads["first"]
+    opened = [range(at, at + count) for at, count in zip(first.tolist(), open_reads.reads["count"].tolist(), strict=True)]
+    assert sorted(opened, key=lambda places: places.start) == sorted(left, key=lambda places: places.start)
+    assert (open_reads.reads["deadline"] == position).all()
+    assert sorted(open_reads.drawn.tolist()) == [place for places in sorted(left, key=min) for place in places if drawn[place]]
 
 
 @pytest.mark.slow

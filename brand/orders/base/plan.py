@@ -11,7 +11,7 @@ owner sends ahead with its answer. Each node computes the same table, so a reque
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,37 @@ class PlanWindow:
     """Place of the sample drawn at each position, shape (positions,)."""
     reads: NDArray[np.void]
     """The reads with a deadline in the window, by deadline, of the dtype `read_dtype`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenReads:
+    """The reads that are due before a position, and whose samples are not all drawn before it."""
+
+    reads: NDArray[np.void]
+    """Of the dtype `read_dtype`, the one whose next sample is drawn soonest first. Each has the position as deadline.
+    """
+    drawn: NDArray[np.int64]
+    """Places of their samples that are drawn before the position."""
+
+
+class PlanWindows(Protocol):
+    """The plan of one epoch, in windows. One thread uses it."""
+
+    @property
+    def mapping(self) -> Mapping: ...
+
+    @property
+    def read_count(self) -> int:
+        """The number of reads of the epoch."""
+        ...
+
+    def window(self, first: int, end: int) -> PlanWindow:
+        """Return the plan of positions `first` to `end` - 1."""
+        ...
+
+    def open_reads(self, position: int) -> OpenReads:
+        """Return the reads that have to be done before a position, for a job that begins there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

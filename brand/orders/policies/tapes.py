@@ -53,6 +53,44 @@ class TapePart:
     """The stripe of each group behind all stripes of earlier draws, shape (groups,)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenStripes:
+    """Stripes that are read before some draws of their groups, and that these or later draws are from."""
+
+    groups: Numbers
+    """The group of each stripe, shape (stripes,)."""
+    stripes: Numbers
+    """Numbers in the order in which the group reads them, shape (stripes,)."""
+    leads: Numbers
+    """About how many draws of its group precede the next draw from each stripe, shape (stripes,)."""
+    drawn: Numbers
+    """Places of the samples of all these stripes that are drawn earlier."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Near:
+    """The stripes with samples around some draws of some groups, and the samples that may be among these draws."""
+
+    low: Numbers
+    """A key of each group that is below those of all these draws, shape (groups,)."""
+    opened: Numbers
+    """The stripe of each group behind all stripes of earlier draws, shape (groups,)."""
+    row: Numbers
+    """The group of each stripe, by its index, shape (stripes,)."""
+    stripe: Numbers
+    """Numbers of the stripes, counted over all groups, shape (stripes,)."""
+    number: Numbers
+    """The same, counted in the order in which the group reads them, shape (stripes,)."""
+    cut: Numbers
+    """Samples of each stripe that are drawn earlier, shape (stripes,)."""
+    of: Numbers
+    """The stripe of each sample, by its index, shape (samples,)."""
+    rank: Numbers
+    """The rank of each sample in the random order of its stripe, shape (samples,)."""
+    drawn: Numbers
+    """The samples of these draws, group by group in the order of the draws, by their index, shape (draws,)."""
+
+
 class StripeTapes(Reprs, shows="stripe window"):
     """The tapes of all groups in one epoch, with stripes of `stripe` samples; the last of a chunk may be shorter.
 
@@ -90,6 +128,21 @@ class StripeTapes(Reprs, shows="stripe window"):
 
     def part(self, groups: Numbers, before: Numbers, counts: Numbers) -> TapePart:
         """Return draws `before` to `before + counts` - 1 of each of some groups."""
+        near = self._near(groups, before, counts)
+        of, rank = near.of[near.drawn], near.rank[near.drawn]
+        return TapePart(self._places(near.stripe, of, rank), near.number[of], near.opened)
+
+    def open_stripes(self, groups: Numbers, before: Numbers) -> OpenStripes:
+        """Return the stripes that draws before and from `before` on are from, of each of some groups."""
+        near = self._near(groups, before, np.zeros_like(before))
+        is_open = near.number < near.opened[near.row]  # a stripe is read before those behind it
+        some = np.flatnonzero(is_open & (near.cut < self._length[near.stripe]))
+        row, stripe, cut = near.row[some], near.stripe[some], near.cut[some]
+        leads = self._start[stripe] + cut * self.window // self._length[stripe] - near.low[row]
+        return OpenStripes(groups[row], near.number[some], leads, self._places(stripe, *_ranges(cut)))
+
+    def _near(self, groups: Numbers, before: Numbers, counts: Numbers) -> _Near:
+        """Return what is around draws `before` to `before + counts` - 1 of each of some groups."""
         low = self._key_at(groups, before - self._slack, above=False)
         high = self._key_at(groups, before + counts + self._slack, above=True)
         done, begun = self._done(groups, low), self._begun(groups, high)
@@ -103,17 +156,14 @@ class StripeTapes(Reprs, shows="stripe window"):
         rank += first[of]
         keys = self._keys(stripe, of, rank, np.repeat(low, begun - done))
         order = _sorted_rows(keys, row[of], len(groups))
-
-        behind = stripe - groups[row] * self._width + 1
-        opened = done - groups * self._width
-        np.maximum.at(opened, row[first > 0], behind[first > 0])
         passed = self._passed(groups, done) + np.bincount(row, first, len(groups)).astype(np.int64)
         column, skipped = np.arange(order.shape[1]), (before - passed)[:, None]
-        earlier = of[order[column < skipped]]
-        np.maximum.at(opened, row[earlier], behind[earlier])
+        cut = first + np.bincount(of[order[column < skipped]], minlength=len(stripe))
         drawn = order[(column >= skipped) & (column < skipped + counts[:, None])]
-        of = of[drawn]
-        return TapePart(self._places(stripe, of, rank[drawn]), behind[of] - 1, opened)
+        number = stripe - groups[row] * self._width
+        opened = done - groups * self._width
+        np.maximum.at(opened, row[cut > 0], number[cut > 0] + 1)
+        return _Near(low, opened, row, stripe, number, cut, of, rank, drawn)
 
     def reads(self, groups: Numbers, stripes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Return chunk, first sample and number of samples of stripes: numbers in the order their group reads them."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from brand.orders.base.access import GroupSequence, SequencePart
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import PlanWindow, read_dtype
+from brand.orders.base.plan import OpenReads, PlanWindow, read_dtype
 from brand.orders.base.random import group_positions
 from brand.orders.policies.tapes import StripeTapes
 from brand.reprs import Reprs
@@ -43,14 +43,32 @@ class StripeWindows(Reprs, shows="tapes access"):
             at = upto
         return PlanWindow(first, sample_of, np.concatenate(reads))
 
+    @property
+    def read_count(self) -> int:
+        return self.tapes.stripes
+
+    def open_reads(self, position: int) -> OpenReads:
+        """Return the reads that have to be done before a position, for a job that begins there."""
+        if not 0 < position < self.access.draws:
+            return OpenReads(np.empty(0, read_dtype(self.mapping)), np.arange(0))
+        groups = np.arange(self.mapping.groups)
+        found = self.tapes.open_stripes(groups, self._draws_before(position))
+        reads = np.empty(len(found.stripes), read_dtype(self.mapping))
+        reads["deadline"] = position
+        reads["chunk"], reads["first"], reads["count"] = self.tapes.reads(found.groups, found.stripes)
+        return OpenReads(reads[np.argsort(found.leads, kind="stable")], found.drawn)
+
     def reads_before(self, position: int) -> int:
         """Return the number of reads that are due before a position is drawn."""
         if position >= self.access.draws:
             return self.tapes.stripes
+        before = self._draws_before(position)
+        return int(self.tapes.part(np.arange(len(before)), before, np.zeros_like(before)).opened.sum())
+
+    def _draws_before(self, position: int) -> NDArray[np.int64]:
+        """Return how often each group is drawn before a position, shape (groups,)."""
         part = self._part_at(position)
-        groups = np.arange(self.mapping.groups)
-        before = part.before + np.bincount(self._groups[: position - part.first], minlength=len(groups))
-        return int(self.tapes.part(groups, before, np.zeros_like(before)).opened.sum())
+        return part.before + np.bincount(self._groups[: position - part.first], minlength=self.mapping.groups)
 
     def _part_at(self, position: int) -> SequencePart:
         if self._part is None or not self._part.first <= position < self._part.end:
@@ -61,7 +79,7 @@ class StripeWindows(Reprs, shows="tapes access"):
     def _plan(self, part: SequencePart, first: int, end: int, sample_of: NDArray[Any]) -> NDArray[np.void]:
         """Fill in the draws of some positions of a part. Return the reads that are due there."""
         drawn, count = self._groups[first - part.first : end - part.first], self.mapping.groups
-        before = part.before + np.bincount(self._groups[: first - part.first], minlength=count)
+        before = self._draws_before(first)
         counts = np.bincount(drawn, minlength=count)
         positions, ends = group_positions(drawn), np.cumsum(counts)
         groups = np.flatnonzero(counts)
