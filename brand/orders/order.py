@@ -14,7 +14,7 @@ from brand.errors import UsageError
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset, named
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.base.policy import Policy, check_number, check_type
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.registry import policy_named
@@ -123,6 +123,10 @@ class Order:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
         mask = None if self.subset is None else self.subset.mask
         return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
+
+    def windows(self, epoch: int) -> PlanWindows | None:
+        """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
+        return None if self.subset is not None else self.policy.windows(self.mapping, self.seed, epoch)
 
     def to_json(self) -> dict[str, Any]:
         """Return the order as plain values: its fields and those of the policy. A subset is written as its digest."""

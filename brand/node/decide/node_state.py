@@ -192,6 +192,9 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             case stimuli.PlanMade(key, plan, read_of, joins):
                 core.epochs.on_plan(key, plan, read_of, joins)
                 core.draws.settle(now_s)
+            case stimuli.WindowMade(key, number, window, open_reads):
+                core.epochs.on_window(key, number, window, open_reads)
+                core.draws.settle(now_s)
             case stimuli.KeptChosen():
                 core.on_choice(stimulus)
             case stimuli.ReadEnded():
@@ -260,6 +263,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         core, instructions = self.core, list[Instruction]()
         core.epochs.build_more()
         instructions += core.epochs.plans_to_make(now_s, core.bridge)
+        instructions += core.epochs.windows_to_make()
         core.epochs.features.step(now_s, core.bridge)
         core.keeping.cache_again()
         choice = core.keeping.next_choice(now_s)

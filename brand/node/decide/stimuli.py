@@ -25,7 +25,7 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,13 +59,25 @@ class ClientLeaves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanMade:
-    """The planner has made a plan. `read_of` is `read_of_sample(plan)`."""
+    """The planner has made a plan. `read_of` is `read_of_sample(plan)`. None if the plan is made in windows."""
 
     key: Key
-    plan: EpochPlan
-    read_of: NDArray[Any]
+    plan: EpochPlan | PlanWindows
+    read_of: NDArray[Any] | None
     joins: tuple[Join, ...] = ()
     """The joins of `MakePlan`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowMade:
+    """The planner has made a window of the plan of an epoch."""
+
+    key: Key
+    number: int
+    """Number of the epoch."""
+    window: PlanWindow
+    open_reads: OpenReads | None
+    """The reads that are due before the window, if it is the first one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +196,7 @@ class NodeSays:
 
 OfBatches = ClientDraws | ClientTakes | ClientReleases
 OfClients = ClientRegisters | ClientBegins | ClientDivides | ClientFetches | ClientJoins | ClientOrders | ClientLeaves
-OfThreads = PlanMade | KeptChosen | ReadEnded | WriteEnded | ReadForEnded
+OfThreads = PlanMade | WindowMade | KeptChosen | ReadEnded | WriteEnded | ReadForEnded
 OfDecoding = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 OfNodes = StreamOpens | StreamEnds | NodeRefuses | NodeSays
 Stimulus = OfBatches | OfClients | OfThreads | OfDecoding | OfNodes

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +29,30 @@ from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.planner import make_plan, make_window
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.instructions import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
+from brand.node.decide.state.instructions import (
+    Forget,
+    Instruction,
+    MakePlan,
+    MakeWindow,
+    Read,
+    ReadFor,
+    Rows,
+    Write,
+)
 from brand.node.decide.state.members import Members
-from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
+from brand.node.decide.stimuli import (
+    KeptChosen,
+    NodeSays,
+    PlanMade,
+    ReadEnded,
+    ReadForEnded,
+    Stimulus,
+    WindowMade,
+    WriteEnded,
+)
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import NoMemory, PageCounts, PagePool, pages_needed
 from brand.node.memory.residents import Residents
@@ -44,12 +63,11 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Push, PushPart, Vote
 from brand.orders.base.joins import Join, Joins
-from brand.orders.base.plan import read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
-VERSION: Final = 12
+VERSION: Final = 13
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size, in bytes."""
 
@@ -172,6 +190,8 @@ class _Player:
             return [], type(error).__name__
         for instruction in then:
             match instruction:
+                case MakeWindow(_, number, window):
+                    self._begun[MakeWindow, number, window.first] = instruction
                 case MakePlan(number) | ChooseCached(number) | Read(number) | Write(number):
                     self._begun[type(instruction), number] = instruction
                 case ReadFor(node, number, opening):
@@ -183,9 +203,11 @@ class _Player:
             case "PlanMade":
                 run, epoch = entry["key"]
                 key = RunNumber(run), epoch
-                joins = _unpack(entry["joins"])
-                plan = self._begun[MakePlan, key].order.plan(epoch, joins)
-                return PlanMade(key, plan, read_of_sample(plan), joins)
+                wanted: MakePlan = self._begun[MakePlan, key]
+                return make_plan(replace(wanted, joins=_unpack(entry["joins"])))
+            case "WindowMade":
+                window: MakeWindow = self._begun.pop((MakeWindow, entry["number"], entry["first"]))
+                return make_window(window)
             case "KeptChosen":
                 choice = self._begun.pop((ChooseCached, entry["number"]))
                 kept = choice.kept(self._pages_of)
@@ -261,6 +283,8 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
     match stimulus:
         case PlanMade(key, _, _, joins):
             return {"is": "PlanMade", "key": key, "joins": _pack(joins)}
+        case WindowMade(_, number, window):
+            return {"is": "WindowMade", "number": number, "first": window.first}
         case KeptChosen(number):
             return {"is": "KeptChosen", "number": number}
         case ReadEnded(read, failed, left, chunks, took):
@@ -300,6 +324,8 @@ def _pack(value: Any) -> Any:
             return {"is": "PushPart", "number": number, "place": place, "first": first, "pages": len(data)}
         case Read(number, pieces, _, places, heads):
             return [number, _pack(pieces), _pack(places), _pack(heads)]
+        case MakeWindow(key, number, window):
+            return [_pack(key), number, window.first, window.end, window.begins]
         case Write(number, folder, places, _, pages):
             return [number, folder, _pack(places), _pack(pages)]
         case Forget(folder, places, parts):

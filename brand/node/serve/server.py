@@ -29,6 +29,7 @@ from brand.node.decide.state.instructions import (
     Forget,
     Instruction,
     MakePlan,
+    MakeWindow,
     Prepare,
     Read,
     ReadFor,
@@ -279,6 +280,8 @@ class NodeServer(Reprs, shows="address _clients _state"):
         match instruction:
             case MakePlan():
                 self._work.make_plan(instruction)
+            case MakeWindow():
+                self._work.make_window(instruction)
             case ChooseCached():
                 self._work.choose(instruction)
             case Read():

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.formats.contents import StoredSamples
+from brand.node.decide.planner import make_plan, make_window
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.instructions import (
     EndPreparer,
     Fill,
     Forget,
     MakePlan,
+    MakeWindow,
     Prepare,
     Read,
     ReadFor,
@@ -42,7 +44,7 @@ from brand.node.serve.troubles import Troubles
 from brand.node.wire.client_messages import pack_samples
 from brand.node.wire.draw_messages import Held
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.orders.base.plan import EpochPlan, read_of_sample
+from brand.orders.base.plan import EpochPlan
 from brand.reprs import Reprs
 from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
 from brand.storage.dataset.dataset import StoredDataSet
@@ -129,10 +131,13 @@ class BackgroundWork(Reprs, shows="_workers"):
         def make(_: object) -> PlanMade | None:
             if not self._wanted.plan(wanted):
                 return None
-            plan = wanted.order.plan(wanted.key[1], wanted.joins)
-            return PlanMade(wanted.key, plan, read_of_sample(plan), wanted.joins)
+            return make_plan(wanted)
 
         self._workers.executor.plan(make, self._made)
+
+    def make_window(self, wanted: MakeWindow) -> None:
+        """Make a window of the plan of an epoch."""
+        self._workers.executor.plan(lambda _: make_window(wanted), self._made)
 
     def choose(self, choice: ChooseCached) -> None:
         """Choose the samples to cache in memory, and those to cache in the cache folders.

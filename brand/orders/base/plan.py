@@ -96,6 +96,10 @@ class PlanWindow:
     reads: NDArray[np.void]
     """The reads with a deadline in the window, by deadline, of the dtype `read_dtype`."""
 
+    @property
+    def end(self) -> int:
+        return self.first + len(self.sample_of)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenReads:
@@ -194,6 +198,12 @@ class EpochPlan:
             return np.arange(*self.places_read(number))
         start = int(self.held_ends[number - 1]) if number else 0
         return self.held[start : int(self.held_ends[number])]
+
+
+def whole_plan(windows: PlanWindows) -> EpochPlan:
+    """Return the plan of an epoch as a whole."""
+    whole = windows.window(0, windows.mapping.samples)
+    return EpochPlan(windows.mapping, whole.sample_of, whole.reads)
 
 
 def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> EpochPlan:

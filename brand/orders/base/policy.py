@@ -22,7 +22,7 @@ from brand.orders.base.dtypes import Mask
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping, chunks_per_group
 from brand.orders.base.part import ONE_NODE, narrowed
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.base.tickets import MAX_POSITIONS
 
 OWNED_GROUPS: Final = 256
@@ -74,6 +74,10 @@ class Policy(ABC):
     @abstractmethod
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """Return the plan of one epoch."""
+
+    def windows(self, mapping: Mapping, seed: int, epoch: int) -> PlanWindows | None:  # noqa: ARG002 - most orders have none
+        """Return the plan of one epoch in windows; None if it can only be made as a whole."""
+        return None
 
     def mapping(self, samples: int, chunk_size: int) -> Mapping:
         """Return the mapping from places to chunks to groups for a data set of these sizes."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from brand.errors import UsageError
 from brand.orders.base.mapping import Mapping, chunks_per_group
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, whole_plan
 from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import FlatPolicy
@@ -41,6 +41,9 @@ class StripePolicy(FlatPolicy):
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return plan_stripes(mapping, self.stripe, seed, epoch)
+
+    def windows(self, mapping: Mapping, seed: int, epoch: int) -> StripeWindows:
+        return StripeWindows(mapping, self.stripe, seed, epoch)
 
     def check_fits(self, mapping: Mapping) -> None:
         super().check_fits(mapping)
@@ -86,8 +89,7 @@ class Stripes(OrderChoice):
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
     """Return the plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
-    whole = StripeWindows(mapping, stripe, seed, epoch).window(0, mapping.samples)
-    return EpochPlan(mapping, whole.sample_of, whole.reads)
+    return whole_plan(StripeWindows(mapping, stripe, seed, epoch))
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
         self._ranks: set[int] = set()
         self._start = 0
         """Positions before this one are given up."""
+        self._end = 0
+        """The end of the known positions at the last update."""
         self._cursors: dict[int, int] = {}
         """The cursor by decode spec. If there is none, a search begins at the front of the draws."""
         self._plan = epoch.plan
@@ -75,21 +77,25 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
 
     def update(self) -> None:
         """Take account of new ranks, positions that were given up, and a new plan after the run has joined again."""
-        sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
-        if self.epoch.plan is not self._plan:
+        sample_of, progress, known = self.epoch.plan.sample_of, self.epoch.progress, self.epoch.known
+        if self.epoch.plan.shares and self.epoch.plan is not self._plan:
             self._plan = self.epoch.plan
             left = np.flatnonzero(self._position[sample_of] >= 0)
             self._position[sample_of[left]] = left
             self._cursors.clear()
-        for rank in set(self.epoch.here) - self._ranks:
-            positions = self.epoch.division.positions(rank)
-            positions = positions[positions >= progress.front([rank])]
+        new = set(self.epoch.here) - self._ranks
+        for rank in new if known.stop == self._end else self.epoch.here:
+            since = progress.front([rank]) if rank in new else self._end
+            positions = self.epoch.positions_of(rank, since)
             self._position[sample_of[positions]] = positions
-            self._ranks.add(rank)
+        if new:
+            self._ranks |= new
             self._cursors.clear()
-        if progress.start > self._start:
-            self._position[sample_of[self._start : progress.start]] = -1
-            self._start = progress.start
+        self._end, given_up = known.stop, max(progress.start, known.start)
+        if given_up > self._start:
+            start = max(self._start, known.start)
+            self._position[sample_of[start : max(start, progress.start)]] = -1
+            self._start = given_up
 
     def remove(self, places: NDArray[Any]) -> None:
         self._position[places] = -1
@@ -101,7 +107,7 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
     def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
         """Return the position at which a rank of this node will draw each sample; infinity if no rank will."""
         positions = self._position[places]
-        return np.where(positions < 0, np.inf, positions)
+        return np.where(positions < self._start, np.inf, positions)
 
     def next(self, want: int, shelf: DecodedStore, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
         """Return up to `most` positions of each rank of this node whose samples can be decoded, by rank, ascending.
@@ -112,11 +118,11 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
         at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)
         found: list[NDArray[np.int64]] = [np.arange(0)]
         done, looked = True, 0
-        for begin in range(at, len(sample_of), STEP):
+        for begin in range(at, self._end, STEP):
             looked += not done
             if looked > STEPS:
                 break
-            places = sample_of[begin : begin + STEP]
+            places = sample_of[begin : min(begin + STEP, self._end)]
             raw = (self._position[places] >= 0) & (shelf.states(places) == RAW)
             if done:
                 done = not raw.any()

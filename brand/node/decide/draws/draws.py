@@ -88,21 +88,30 @@ class Draws(Reprs, shows="waiting _answers leases"):
         live = self._epochs.get(key)
         if live is None or live.epoch.plan.shares:
             return np.empty(0, np.int32)
-        return live.epoch.plan.sample_of[first : first + most].astype(np.int32)
+        return live.epoch.places_from(first, most).astype(np.int32)
 
     def places_at(self, key: Key, positions: Places) -> Places:
-        """Return the samples at these positions of an epoch, none if it is not active. Raises `ProtocolError`."""
+        """Return the samples at these positions of an epoch; none if it is not active or does not know them.
+
+        Raises `ProtocolError`.
+        """
         if positions.min() < 0 or positions.max() >= self._epochs.runs[key[0]].order.draws:
             raise ProtocolError("positions that the epoch does not have")
-        live = self._epochs.get(key)
+        live = self._deciding(key, positions)
         return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
+
+    def _deciding(self, key: Key, positions: Places) -> ActiveEpoch | None:
+        """Return an epoch if it is active and knows the samples at these positions."""
+        live = self._epochs.get(key)
+        return live if live is not None and live.epoch.decides(positions) else None
 
     def record_direct(self, key: Key, positions: Places, right: Places, now_s: float, drawer: Drawer | None) -> None:
         """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
 
         Raises `UsageError`, `ProtocolError`.
         """
-        run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
+        run, places = self._epochs.runs[key[0]], self.places_at(key, positions)
+        live = self._deciding(key, positions)
         if repeat(positions) or (live is not None and live.epoch.plan.shares):
             raise ProtocolError("positions that a client cannot have taken itself")
         run.conduct.check()
@@ -226,7 +235,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         if draw.claim_requests(epoch, now_s):
             self._features.request(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
-        if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
+        if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at : draw.waits_at + 1]).all():
             return draw.waits_for  # called in each step for each waiting draw: too often to scan all positions
         places = sample_of[draw.positions]
         to_come = np.flatnonzero(epoch.states.waited_for(places))

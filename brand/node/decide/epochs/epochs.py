@@ -20,10 +20,11 @@ from brand.node.decide.state.account import Account
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
-from brand.node.decide.state.instructions import MakePlan
+from brand.node.decide.state.instructions import MakePlan, MakeWindow
 from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
 from brand.node.decide.state.states import HELD
+from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Begin
@@ -31,7 +32,7 @@ from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.base.owners import split_near
-from brand.orders.base.plan import EpochPlan, PeerRequests
+from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows, whole_plan
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 
@@ -176,7 +177,15 @@ class Epochs(Reprs, shows="lives"):
 
     def _ask(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
         self._asked |= {(key, joins)}
-        return MakePlan(key, self.runs[key[0]].order, joins)
+        return MakePlan(key, self.runs[key[0]].order, joins, in_windows=self._members.nodes == 1)
+
+    def windows_to_make(self) -> Iterator[MakeWindow]:
+        """Yield the windows of plans that active epochs need next, each once."""
+        for key, live in self.lives.live():
+            if isinstance(live.epoch, WindowedEpoch):
+                window = live.epoch.next_window([draw.positions for draw in self.lives[key].draws])
+                if window is not None:
+                    yield MakeWindow(key, live.epoch.number, window)
 
     def remake_plan(self, key: Key) -> None:
         """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
@@ -195,12 +204,25 @@ class Epochs(Reprs, shows="lives"):
         entry = self.lives.get(key)
         return entry is not None and (entry.planned or self.features.wants(key, joins))
 
-    def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+    def on_window(self, key: Key, number: int, window: PlanWindow, open_reads: OpenReads | None) -> None:
+        """Take a window of the plan of an epoch. Does nothing if the epoch is not active any more."""
+        live = self.get(key)
+        if live is not None and live.epoch.number == number and isinstance(live.epoch, WindowedEpoch):
+            self._residents.let_go(live.epoch.add_window(window, open_reads))
+
+    def on_plan(
+        self,
+        key: Key,
+        plan: EpochPlan | PlanWindows,
+        read_of: NDArray[Any] | None,
+        joins: tuple[Join, ...] = (),
+    ) -> None:
         """Take a finished plan with these joins. Does nothing if no epoch needs it any more."""
         entry = self.lives.get(key)
         if self.features.wants(key, joins):
             live = None if entry is None else entry.live
-            if self.features.take_plan(key, joins, live=live is not None) and live is not None and read_of is not None:
+            takes = self.features.take_plan(key, joins, live=live is not None)
+            if takes and live is not None and isinstance(plan, EpochPlan) and read_of is not None:
                 live.epoch.replace_plan(plan, read_of)
             return
         if entry is None or not entry.planned or isinstance(entry.stage, PlanReady):
@@ -275,8 +297,24 @@ class Epochs(Reprs, shows="lives"):
         entry, run = self.lives[key], self.runs[key[0]]
         ready = entry.stage
         assert isinstance(ready, PlanReady)
-        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
-        ranks = run.ranks(division.replicas) or {0: self._members.node}
+        ranks = run.ranks(ready.begin.division.replicas) or {0: self._members.node}
+        self._last_number += 1
+        epoch = self._new_epoch(key, ready, ranks)
+        entry.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
+        at_once = self._members.nodes > 1 or epoch.plan.grows  # meanwhile nodes may join or leave, and orders may grow
+        while not self._activate_if_built(entry) and at_once:
+            pass
+
+    def _new_epoch(self, key: Key, ready: PlanReady, ranks: dict[int, NodeNumber]) -> Epoch:
+        """Return the epoch of a finished plan, to which no rank is added yet."""
+        run, plan, division, number = self.runs[key[0]], ready.plan, ready.begin.division, self._last_number
+        owners = self._members.owners(run.order.mapping)
+        setting = EpochSetting(owners, self.limits, self._unreachable)
+        if not isinstance(plan, EpochPlan):
+            if not division.batch:
+                pool = self._residents.pool
+                return WindowedEpoch(plan, division, number, setting, int(pool.allocator.count / pool.mean_pages))
+            plan = whole_plan(plan)  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
             requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)
@@ -285,15 +323,8 @@ class Epochs(Reprs, shows="lives"):
             node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
             rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
             division = replace(division, rank_at=rank_at)
-        self._last_number += 1
-        setting = EpochSetting(owners, self.limits, self._unreachable)
-        epoch = self.features.make(key, ready, division, self._last_number, setting)
-        if epoch is None:
-            epoch = Epoch(plan, division, self._last_number, setting, requests)
-        entry.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
-        at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
-        while not self._activate_if_built(entry) and at_once:
-            pass
+        epoch = self.features.make(key, ready, division, number, setting)
+        return Epoch(plan, division, number, setting, requests) if epoch is None else epoch
 
     def _activate_if_built(self, entry: EpochEntry) -> bool:
         """Do one step of building an epoch. Return whether that was all, so that the epoch is active."""
@@ -332,7 +363,7 @@ class Epochs(Reprs, shows="lives"):
             live.mark_begun(begin.times)
             return
         self._residents.let_go(entry.drop())
-        entry.set_plan(epoch.plan, None, begin)
+        entry.set_plan(epoch.source, None, begin)
         self._build_if_known(key)
 
     def _drop_later(self, key: Key) -> None:

@@ -36,6 +36,7 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Runs
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import FIRST_NODE
+from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 from brand.reprs import Reprs
 
@@ -90,7 +91,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting
     ) -> OnlineEpoch | None:
         plan = ready.plan
-        if not plan.grows:
+        if not isinstance(plan, EpochPlan) or not plan.grows:
             return None
         order = self.orders.reopen(key)
         growing = order.growing or order.set_growing(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.members import Owners, SampleLimits
 from brand.node.decide.state.states import COMING, DUE, GONE, UNWANTED, ReadQueue, SampleStates
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
+from brand.orders.base.plan import EpochPlan, PeerRequests, PlanWindows, read_of_sample
 from brand.orders.base.random import blocks
 from brand.reprs import Reprs
 
@@ -40,6 +40,13 @@ class Division:
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
+
+    def count(self, rank: int, first: int = 0) -> int:
+        """Return the number of positions of a rank from position `first` on."""
+        if self.rank_at is not None:
+            return int(np.count_nonzero(self.rank_at[max(0, first - self.start) :] == rank))
+        begin = max(first, self.start)
+        return len(range(begin + (self.start + rank - begin) % self.replicas, self.samples, self.replicas))
 
     def parts(self, rank: int, first: int = 0) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of a rank from position `first` on, a block at a time."""
@@ -176,6 +183,9 @@ class Epoch(Reprs, shows="number progress states reads"):
     requests to other nodes. None if they send all samples without requests.
     """
 
+    at_first: ClassVar[int] = GONE
+    """The state of a sample that no rank was added for."""
+
     def __init__(
         self,
         plan: EpochPlan,
@@ -190,7 +200,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         owners = setting.owners
         self.mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         """Whether this node reads each sample itself, shape (samples,). None if it reads all."""
-        self.states = SampleStates(samples)
+        self.states = SampleStates(samples, self.at_first)
         self.reads = ReadQueue(plan)
         self.progress = EpochProgress(division.start)
         self.ranks: dict[int, NodeNumber] = {}
@@ -199,6 +209,11 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Samples that this node still has to send, by node."""
         self.lost = set(setting.unreachable())
         """Nodes that were lost at some time. This node no longer sends them the planned requests."""
+
+    @property
+    def source(self) -> EpochPlan | PlanWindows:
+        """The planner's work, from which the epoch can begin again."""
+        return self.plan
 
     @property
     def here(self) -> list[int]:
@@ -222,6 +237,16 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Return whether the samples at these positions are decided."""
         del positions
         return True
+
+    @property
+    def known(self) -> range:
+        """Consecutive positions whose samples are known: all that ranks still draw, and more as the epoch goes on."""
+        return range(len(self.plan.sample_of))
+
+    def places_from(self, first: int, most: int) -> NDArray[Any]:
+        """Return the places at the positions from `first` on that are decided, at most `most`."""
+        places: NDArray[Any] = self.plan.sample_of[first : first + most]
+        return places
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
         """Return whether any of these positions waits for a read of this node."""
@@ -376,7 +401,7 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def drop(self) -> NDArray[Any]:
         """Release all samples, as nothing of the epoch is drawn or sent any more. Return the places that were held."""
-        return np.flatnonzero(self.states.release(slice(None)))
+        return self.states.release_all()
 
 
 def reached(epoch: Epoch) -> float:

@@ -30,7 +30,7 @@ from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.numbers import Key as Key
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.reprs import Reprs
 
 PART: Final = 1 << 18
@@ -108,7 +108,7 @@ class PlanUnderWay:
 class PlanReady:
     """The plan is made, and the epoch waits for ranks that have not begun it."""
 
-    plan: EpochPlan
+    plan: EpochPlan | PlanWindows
     read_of: NDArray[Any] | None
     begin: EpochStart
     since_s: float | None = None
@@ -213,7 +213,7 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         assert isinstance(self.stage, PlanWanted)
         self.stage = PlanUnderWay(self.stage.begin)
 
-    def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
+    def set_plan(self, plan: EpochPlan | PlanWindows, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
         self.stage = PlanReady(plan, read_of, begin)
 
     def waiting_since(self, now_s: float) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
 from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.windowed import NextWindow
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided
 from brand.node.wire.decoding import DecodeSpec
@@ -80,6 +81,18 @@ class MakePlan:
     order: Order
     joins: tuple[Join, ...] = ()
     """Joins of the run with other runs in this epoch."""
+    in_windows: bool = False
+    """Whether the epoch takes its plan in windows, if the order has such."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeWindow:
+    """Have the planner make a window of the plan of an active epoch, then report `WindowMade`."""
+
+    key: tuple[RunNumber, int]
+    number: int
+    """Number of the epoch."""
+    window: NextWindow
 
 
 @dataclass(eq=False, slots=True)
@@ -244,7 +257,7 @@ class Refuse:
     error: BrandError
 
 
-ForThreads = MakePlan | ChooseCached | Read | ReadFor | Write | Forget
+ForThreads = MakePlan | MakeWindow | ChooseCached | Read | ReadFor | Write | Forget
 ForDecodeWorkers = StartPreparer | EndPreparer | Prepare | Fill
 ForClients = DrawAnswer | Number | Numbers | Joined | OrderDecided | PositionsDivided | Deliver | Refuse
 Instruction = ForThreads | ForDecodeWorkers | ForClients | Say

@@ -114,7 +114,7 @@ class SampleLimits:
         """Return the pages of the largest sample that can be sent to a node. 0 if the node has not announced it."""
         return self._largest_sent.get(node, 0)
 
-    def need_no_read(self, places: slice = slice(None)) -> NDArray[np.bool_]:
+    def need_no_read(self, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
         """Return a mask of places that need no read: cached, left in the page cache, or never held. Shape (places,)."""
         return self.never_held(places) | self._residents.kept(places) | self._residents.left.mask()[places]
 

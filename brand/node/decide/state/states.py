@@ -1,15 +1,24 @@
 """The state of each sample of an epoch: one byte for each sample, changed only by named transitions.
 
-                   GONE      UNWANTED  HELD   DUE      COMING      EARLY
-    expect         DUE       COMING    HELD   DUE      COMING      EARLY       a rank of any node will draw it
-    start          UNWANTED                   COMING               COMING      its read or request has begun
-    start_early                               EARLY                            a read for another sample also reads it
-    mark_present                              HELD                             it is in memory already
-    mark_arrived             GONE             HELD     HELD        DUE         its bytes are in memory now
-    mark_failed              GONE             GONE     GONE        DUE         its bytes will not arrive this way
-    release        GONE      UNWANTED  GONE   GONE     UNWANTED    UNWANTED    it is drawn, sent, or not awaited
-    forget         GONE      GONE      HELD   GONE     GONE        EARLY       its bytes were lost on their way
-    requeue                            DUE                                     its memory is freed, it is read when due
+                  DUE       COMING    EARLY     HELD      UNWANTED  GONE      NO_READ   UNASKED
+    expect        DUE       COMING    EARLY     HELD      COMING    DUE       DUE       DUE
+    need_no_read  NO_READ
+    do_not_ask    UNASKED   UNWANTED  UNWANTED  UNASKED   UNWANTED  GONE      UNASKED   UNASKED
+    start         COMING              COMING                        UNWANTED
+    start_early   EARLY
+    mark_present  HELD
+    mark_arrived  HELD      HELD      DUE                 GONE
+    mark_failed   GONE      GONE      DUE                 GONE
+    release       GONE      UNWANTED  UNWANTED  GONE      UNWANTED  GONE      GONE      GONE
+    forget        GONE      GONE      EARLY     HELD      GONE      GONE      NO_READ   UNASKED
+    requeue                                     DUE
+
+- `expect`: a rank of any node will draw it. `need_no_read`: the same, and it needs no read, because it is cached in
+  memory, left to the page cache, or larger than memory can hold. `do_not_ask`: no rank that is known will draw it.
+- `start`: its read or request has begun. `start_early`: a read for another sample also reads it.
+- `mark_present`: it is in memory already. `mark_arrived`: its bytes are in memory now. `mark_failed`: its bytes will
+  not arrive this way. `forget`: its bytes were lost on their way.
+- `release`: it is drawn, sent, or not awaited. `requeue`: its memory is freed, and it is read when it is due.
 
 A client that asks for a GONE sample reads it directly. The bytes of an UNWANTED sample are on their way, but no rank
 of this epoch waits for them. Those of an EARLY sample are on their way for the cache folder: the epoch does not hold
@@ -29,18 +38,21 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.random import blocks
 from brand.reprs import Reprs
 
-GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
+# DUE is 0, so that the table of an epoch in which all samples are due at first takes memory only where that changes.
+DUE, COMING, EARLY, HELD, UNWANTED, GONE, NO_READ, UNASKED = range(8)
 _NEVER: Final = 255
 
-_EXPECT: Final = np.array([DUE, COMING, HELD, DUE, COMING, EARLY], np.uint8)
-_START: Final = np.array([UNWANTED, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
-_START_EARLY: Final = np.array([_NEVER, _NEVER, _NEVER, EARLY, _NEVER, _NEVER], np.uint8)
-_MARK_PRESENT: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER, _NEVER], np.uint8)
-_MARK_ARRIVED: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
-_MARK_FAILED: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE, DUE], np.uint8)
-_RELEASE: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED, UNWANTED], np.uint8)
-_FORGET: Final = np.array([GONE, GONE, HELD, GONE, GONE, EARLY], np.uint8)
-_REQUEUE: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uint8)
+_EXPECT: Final = np.array([DUE, COMING, EARLY, HELD, COMING, DUE, DUE, DUE], np.uint8)
+_NEED_NO_READ: Final = np.array([NO_READ, *[_NEVER] * 7], np.uint8)
+_DO_NOT_ASK: Final = np.array([UNASKED, UNWANTED, UNWANTED, UNASKED, UNWANTED, GONE, UNASKED, UNASKED], np.uint8)
+_START: Final = np.array([COMING, _NEVER, COMING, _NEVER, _NEVER, UNWANTED, _NEVER, _NEVER], np.uint8)
+_START_EARLY: Final = np.array([EARLY, *[_NEVER] * 7], np.uint8)
+_MARK_PRESENT: Final = np.array([HELD, *[_NEVER] * 7], np.uint8)
+_MARK_ARRIVED: Final = np.array([HELD, HELD, DUE, _NEVER, GONE, _NEVER, _NEVER, _NEVER], np.uint8)
+_MARK_FAILED: Final = np.array([GONE, GONE, DUE, _NEVER, GONE, _NEVER, _NEVER, _NEVER], np.uint8)
+_RELEASE: Final = np.array([GONE, UNWANTED, UNWANTED, GONE, UNWANTED, GONE, GONE, GONE], np.uint8)
+_FORGET: Final = np.array([GONE, GONE, EARLY, HELD, GONE, GONE, NO_READ, UNASKED], np.uint8)
+_REQUEUE: Final = np.array([_NEVER, _NEVER, _NEVER, DUE, *[_NEVER] * 4], np.uint8)
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -53,18 +65,19 @@ PASSED: Final = 256
 class SampleStates:
     """The states of the samples of one epoch, by place. Methods take arrays of places."""
 
-    def __init__(self, samples: int) -> None:
-        self._state = np.full(samples, GONE, np.uint8)
+    def __init__(self, samples: int, at_first: int = GONE) -> None:
+        self._state = np.zeros(samples, np.uint8) if at_first == DUE else np.full(samples, at_first, np.uint8)
 
     def __repr__(self) -> str:
-        gone, unwanted, held, due, *coming = np.bincount(self._state, minlength=6).tolist()
-        return f"SampleStates({gone} gone, {unwanted} unwanted, {held} held, {due} due, {sum(coming)} coming)"
+        due, coming, early, held, unwanted, gone, *others = np.bincount(self._state, minlength=8).tolist()
+        counts = f"{gone} gone, {unwanted} unwanted, {held} held, {due} due, {coming + early} coming"
+        return f"SampleStates({counts}, {sum(others)} not read)"
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def waited_for(self, places: Places | slice) -> Mask:
         """Return a mask of the samples that have not arrived, for a rank that will draw them."""
-        return np.greater_equal(self._state[places], DUE)
+        return np.less_equal(self._state[places], EARLY)
 
     def due(self, places: Places | slice) -> Mask:
         """Return a mask of the samples that have not arrived and are not on their way."""
@@ -73,18 +86,26 @@ class SampleStates:
     def on_the_way(self, places: Places) -> Mask:
         """Return a mask of the samples with bytes on their way, whether a rank still waits for them or not."""
         state = self._state[places]
-        return np.greater_equal(state, COMING) | np.equal(state, UNWANTED)
+        return np.equal(state, COMING) | np.equal(state, EARLY) | np.equal(state, UNWANTED)
 
     def are(self, state: int, places: Places | slice) -> Mask:
         return np.equal(self._state[places], state)
 
     def all(self, state: int) -> NDArray[np.intp]:
-        return np.flatnonzero(self._state == state)
+        parts = [part.start + np.flatnonzero(self.are(state, part)) for part in blocks(len(self._state))]
+        return np.concatenate(parts)
 
     # -- transitions -------------------------------------------------------------------------------------------------
 
     def expect(self, places: Places) -> None:
         self._change(places, _EXPECT)
+
+    def need_no_read(self, places: Places) -> None:
+        self._change(places, _NEED_NO_READ)
+
+    def do_not_ask(self, places: Places) -> Mask:
+        """Note that no known rank will draw these samples. Return a mask of those that the epoch held."""
+        return np.equal(self._change(places, _DO_NOT_ASK)[0], HELD)
 
     def start(self, places: Places) -> None:
         self._change(places, _START)
@@ -105,6 +126,14 @@ class SampleStates:
     def release(self, places: Places | slice) -> Mask:
         """Release samples that are drawn, sent, or no longer waited for. Return a mask of those that the epoch held."""
         return np.equal(self._change(places, _RELEASE)[0], HELD)
+
+    def release_all(self) -> NDArray[np.intp]:
+        """Release all samples of an epoch that ends, except that due ones may stay. Return those that it held."""
+        held = [np.arange(0)]
+        for part in blocks(len(self._state)):
+            if self._state[part].any():  # a part in which nothing has happened has no memory
+                held.append(part.start + np.flatnonzero(self.release(part)))
+        return np.concatenate(held)
 
     def forget(self, places: Places) -> None:
         self._change(places, _FORGET)
