@@ -18,10 +18,11 @@ from bench.papers import hits
 from brand.formats.constants import ROW
 from brand.node.decide.cache.caching import CacheStart, FolderStart
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.planner import make_plan, make_window
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state import epoch_table
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, ChooseCached, Placement
-from brand.node.decide.state.instructions import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
+from brand.node.decide.state.instructions import DrawAnswer, Forget, Instruction, MakePlan, MakeWindow, Read, Write
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -29,7 +30,6 @@ from brand.node.decide.stimuli import (
     ClientRegisters,
     ClientReleases,
     KeptChosen,
-    PlanMade,
     ReadEnded,
     Stimulus,
     WriteEnded,
@@ -42,7 +42,6 @@ from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base import random
-from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -169,9 +168,10 @@ class Player:
 
     def _do(self, job: Instruction) -> None:
         match job:
-            case MakePlan(key, order):
-                plan = order.plan(key[1])
-                self.tell(PlanMade(key, plan, read_of_sample(plan)))
+            case MakePlan():
+                self.tell(make_plan(job))
+            case MakeWindow():
+                self.tell(make_window(job))
             case ChooseCached(number):
                 if job.foresee():
                     if self.turn.wants_choice(job):

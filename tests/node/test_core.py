@@ -48,7 +48,7 @@ def test_one_rank_after_the_other() -> None:
     assert first == second
     world_.begin(1, first, 0, rank=0, replicas=2)
     world_.step()
-    world_.finish_job()
+    world_.finish_plan()
     world_.step()
     assert sum(read.count for read in world_.reads) == 4
     world_.begin(2, first, 0, rank=1, replicas=2)
@@ -111,7 +111,7 @@ def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:
     second = world_.register(2, "two", **ORDER)
     world_.begin(2, second, 0)
     world_.step()
-    world_.finish_job()  # no read can begin, and what is to be kept is not decided anew yet
+    world_.finish_plan()  # no read can begin, and what is to be kept is not decided anew yet
     sample_of = world_.plan(world_.runs[second].order, 0).sample_of
     there = [p for p in range(SAMPLES) if int(sample_of[p]) in ahead][:5]
     assert world_.draw(2, second, 0, there)
@@ -175,7 +175,7 @@ def test_where_everything_fits_what_is_drawn_while_the_planner_chooses_stays() -
     run = world_.register(1, **ORDER)
     world_.begin(1, run, 0)
     world_.step()
-    world_.finish_job()  # the plan
+    world_.finish_plan()
     for first in range(0, SAMPLES, 20):
         assert world_.draw(1, run, 0, range(first, first + 20))
         while 1 in world_.asked:

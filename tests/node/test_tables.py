@@ -14,9 +14,10 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.planner import make_plan, make_window
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, MakeWindow, Read
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
 from brand.node.decide.stimuli import (
@@ -25,7 +26,6 @@ from brand.node.decide.stimuli import (
     ClientRegisters,
     ClientReleases,
     KeptChosen,
-    PlanMade,
     ReadEnded,
 )
 from brand.node.memory.pages import ROW_BYTES, NoMemory, PagePool
@@ -36,7 +36,7 @@ from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import EpochPlan, read_of_sample
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
@@ -51,6 +51,8 @@ CHUNK = 64
 BATCH = 1024
 BYTES, BYTES_SLOTS = 22, 33
 """The most that a sample may take beside the arena and its pages: where a read holds all that it reads, and else."""
+WINDOWS_BYTES = 20
+"""The most that the windows of two epochs take of each of the first million samples. They do not grow any more then."""
 PAGE_BYTES = 12
 """The most that a page may take."""
 SMALL = 128 << 10
@@ -88,9 +90,10 @@ class Served:
         """The loop goes on, and a job is done."""
         self.take(self.turn.step(0.0, {}))
         match self.jobs.popleft() if self.jobs else None:
-            case MakePlan(key, order):
-                plan = order.plan(key[1])
-                self.tell(PlanMade(key, plan, read_of_sample(plan)))
+            case MakePlan() as plan:
+                self.tell(make_plan(plan))
+            case MakeWindow() as window:
+                self.tell(make_window(window))
             case ChooseCached(number) as choice:
                 kept = choice.kept(self.residents.pages_of)
                 self.tell(KeptChosen(number, kept, choice.cached(kept), choice.since, choice.whole_unit))
@@ -136,7 +139,7 @@ SIZES = {"small": [99, 132], "large": [90_000, 110_000], "of all sizes": [10, 13
 
 @places.turns("sizes")
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "most"), [(STRIPES, BYTES), (UNIFORM, BYTES), (SLOTS, BYTES_SLOTS)])
+@pytest.mark.parametrize(("policy", "most"), [(STRIPES, BYTES + WINDOWS_BYTES), (UNIFORM, BYTES), (SLOTS, BYTES_SLOTS)])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @examples(2)
 @given(samples=st.integers(20_000, 60_000))

@@ -23,6 +23,7 @@ from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.online.online_epoch import OnlineEpoch
 from brand.node.decide.online.online_orders import OnlineOrders
+from brand.node.decide.planner import make_window
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
@@ -33,6 +34,7 @@ from brand.node.decide.state.instructions import (
     Forget,
     Instruction,
     MakePlan,
+    MakeWindow,
     Read,
     ReadFor,
     Refuse,
@@ -41,6 +43,7 @@ from brand.node.decide.state.instructions import (
 )
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
+from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -179,7 +182,7 @@ class World:
     writes: list[Write] = field(default_factory=list)
     read_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
     """Bytes of large reads, by the number of their epoch and of the cache folder that they came from; 0 for none."""
-    jobs: list[MakePlan | ChooseCached | ReadFor] = field(default_factory=list)
+    jobs: list[MakePlan | MakeWindow | ChooseCached | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -335,7 +338,7 @@ class World:
         run = self.register(client, **order)
         self.begin(client, run, 0)
         self.step()
-        self.finish_job()
+        self.finish_plan()
         return run
 
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
@@ -527,11 +530,24 @@ class World:
             case ReadFor():
                 samples = [content(place, int(self.index.sizes[place])).tobytes() for place in job.places.tolist()]
                 self.tell(ReadForEnded(job, pack_samples(list(samples))))
+            case MakeWindow():
+                self.tell(make_window(job))
             case MakePlan(key, order, joins):
                 if self.turn.wants_plan(job) or not looks:
-                    plan = self.plan(order, key[1], joins)
-                    self.tell(PlanMade(key, plan, read_of_sample(plan), joins))
+                    windows = order.windows(key[1]) if job.in_windows else None
+                    plan = self.plan(order, key[1], joins) if windows is None else windows
+                    read_of = read_of_sample(plan) if isinstance(plan, EpochPlan) else None
+                    self.tell(PlanMade(key, plan, read_of, joins))
         self.check()
+
+    def finish_plan(self) -> None:
+        """The planner has made the plan of the epoch that has just begun, or its first window."""
+        self.finish_job()
+        self.step()
+        for number, job in enumerate(self.jobs):
+            if isinstance(job, MakeWindow):
+                self.jobs.insert(0, self.jobs.pop(number))
+                self.finish_job()
 
     def plan(self, order: Order, epoch: int, joins: tuple[Join, ...] = ()) -> EpochPlan:
         """The plan of an epoch."""
@@ -567,7 +583,7 @@ class World:
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""
         match instruction:
-            case MakePlan() | ChooseCached() | ReadFor():
+            case MakePlan() | MakeWindow() | ChooseCached() | ReadFor():
                 self.jobs.append(instruction)
             case Read():
                 self.reads.append(instruction)
@@ -773,6 +789,15 @@ class World:
                 steps = np.diff(residents.chains(np.array([place]))[1])
                 assert (steps != 1).any(), "a sample that is kept is not shown"
 
+    def _to_come(self, epoch: Epoch) -> NDArray[np.bool_]:
+        """The samples of reads that have not started."""
+        if not isinstance(epoch, WindowedEpoch):
+            return np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
+        found, queued = np.ones(len(self.sizes), np.bool_), set(epoch.reads.rest().tolist())
+        for number in range(epoch.plan.read_count):
+            found[slice(*epoch.plan.places_read(number))] = number in queued
+        return found
+
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
         present = np.flatnonzero(self.core.residents._head >= 0)
@@ -816,7 +841,7 @@ class World:
             assert residents.sent_pages[node] == int(self.pages_of[from_node].sum()) + reserved
 
         for epoch in epochs.values():
-            to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
+            to_come = self._to_come(epoch)
             if isinstance(epoch, OnlineEpoch):
                 order = epoch.growing
                 assert order.position_of[order.sample_of].tolist() == list(range(len(order.sample_of)))

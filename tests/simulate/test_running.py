@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.planner import make_plan, make_window
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.counters import Counters
-from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, MakeWindow, Read
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -26,7 +27,6 @@ from brand.node.decide.stimuli import (
     ClientRegisters,
     ClientReleases,
     KeptChosen,
-    PlanMade,
     ReadEnded,
     Stimulus,
 )
@@ -36,7 +36,6 @@ from brand.node.setup.measure import lay_out, stored_sizes
 from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
-from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order
 from brand.orders.policies.other_systems import PoolPolicy
@@ -92,8 +91,7 @@ class _Server:
             self._tell(ClientBegins(CLIENT, self.number, Announcement(epoch)))
             self._step()
             for wanted in self.plans:
-                plan = wanted.order.plan(epoch)
-                self._tell(PlanMade(wanted.key, plan, read_of_sample(plan)))
+                self._tell(make_plan(wanted))
             self.plans.clear()
             for first in range(0, len(self.run.sizes), self.run.batch):
                 positions = np.arange(first, min(first + self.run.batch, len(self.run.sizes)))
@@ -118,6 +116,8 @@ class _Server:
             match instruction:
                 case MakePlan():
                     self.plans.append(instruction)
+                case MakeWindow():
+                    self._tell(make_window(instruction))
                 case ChooseCached(number):
                     self._tell(KeptChosen(number, instruction.kept(self.turn.core.residents.pages_of)))
                 case Read():

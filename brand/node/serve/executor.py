@@ -84,12 +84,15 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
         """The lock is held by threads that post to the loop, so that they never write to a closed descriptor."""
         self._reads: SimpleQueue[_Task | None] = SimpleQueue()
         self._plans: SimpleQueue[_Task | None] = SimpleQueue()
+        self._windows: SimpleQueue[_Task | None] = SimpleQueue()
+        """Apart from other plans: draws wait for windows, and to choose the samples of a cache takes seconds."""
         self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._read, args=(one,), name=f"read-{n}", daemon=True)
             for n, one in enumerate(made)
         ]
-        self._threads.append(threading.Thread(target=self._run, args=(self._plans, None), name="plan", daemon=True))
+        for name, tasks in (("plan", self._plans), ("windows", self._windows)):
+            self._threads.append(threading.Thread(target=self._run, args=(tasks, None), name=name, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -115,6 +118,10 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
     def plan(self, job: Job, done: Done) -> None:
         """Run `job(None)` in the planner thread, then `done(result, error)` in the loop."""
         self._plans.put(_alone(job, done))
+
+    def window(self, job: Job, done: Done) -> None:
+        """Do the same in the thread that makes the windows of plans."""
+        self._windows.put(_alone(job, done))
 
     def post(self, done: Callable[[], None]) -> None:
         """Call `done` in the loop. Any thread may call this."""
@@ -159,6 +166,7 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
         for _ in range(self.depth):
             self._reads.put(None)
         self._plans.put(None)
+        self._windows.put(None)
         for thread in self._threads:
             thread.join(limit_s / len(self._threads))
         if not any(thread.is_alive() for thread in self._threads):

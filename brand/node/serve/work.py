@@ -137,7 +137,7 @@ class BackgroundWork(Reprs, shows="_workers"):
 
     def make_window(self, wanted: MakeWindow) -> None:
         """Make a window of the plan of an epoch."""
-        self._workers.executor.plan(lambda _: make_window(wanted), self._made)
+        self._workers.executor.window(lambda _: make_window(wanted), self._made)
 
     def choose(self, choice: ChooseCached) -> None:
         """Choose the samples to cache in memory, and those to cache in the cache folders.

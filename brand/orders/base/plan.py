@@ -113,7 +113,7 @@ class OpenReads:
 
 
 class PlanWindows(Protocol):
-    """The plan of one epoch, in windows. One thread uses it."""
+    """The plan of one epoch, in windows. One thread uses it, except for `whole`."""
 
     @property
     def mapping(self) -> Mapping: ...
@@ -129,6 +129,10 @@ class PlanWindows(Protocol):
 
     def open_reads(self, position: int) -> OpenReads:
         """Return the reads that have to be done before a position, for a job that begins there."""
+        ...
+
+    def whole(self) -> EpochPlan:
+        """Return the plan as a whole. Any thread may call this."""
         ...
 
 
@@ -198,12 +202,6 @@ class EpochPlan:
             return np.arange(*self.places_read(number))
         start = int(self.held_ends[number - 1]) if number else 0
         return self.held[start : int(self.held_ends[number])]
-
-
-def whole_plan(windows: PlanWindows) -> EpochPlan:
-    """Return the plan of an epoch as a whole."""
-    whole = windows.window(0, windows.mapping.samples)
-    return EpochPlan(windows.mapping, whole.sample_of, whole.reads)
 
 
 def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> EpochPlan:

@@ -14,7 +14,7 @@ import numpy as np
 
 from brand.errors import UsageError
 from brand.orders.base.mapping import Mapping, chunks_per_group
-from brand.orders.base.plan import EpochPlan, whole_plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import FlatPolicy
@@ -89,7 +89,7 @@ class Stripes(OrderChoice):
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
     """Return the plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
-    return whole_plan(StripeWindows(mapping, stripe, seed, epoch))
+    return StripeWindows(mapping, stripe, seed, epoch).whole()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from brand.orders.base.access import GroupSequence, SequencePart
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import OpenReads, PlanWindow, read_dtype
+from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, read_dtype
 from brand.orders.base.random import group_positions
 from brand.orders.policies.tapes import StripeTapes
 from brand.reprs import Reprs
@@ -23,7 +23,7 @@ class StripeWindows(Reprs, shows="tapes access"):
     """One epoch of `stripes`, in windows. It needs memory for a window, and some numbers for each group and stripe."""
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int) -> None:
-        self.mapping = mapping
+        self.mapping, self._numbers = mapping, (mapping, stripe, seed, epoch)
         self.tapes = StripeTapes(mapping, stripe, seed, epoch)
         self.access = GroupSequence(self.tapes.sizes, seed, epoch)
         self._part: SequencePart | None = None
@@ -57,6 +57,11 @@ class StripeWindows(Reprs, shows="tapes access"):
         reads["deadline"] = position
         reads["chunk"], reads["first"], reads["count"] = self.tapes.reads(found.groups, found.stripes)
         return OpenReads(reads[np.argsort(found.leads, kind="stable")], found.drawn)
+
+    def whole(self) -> EpochPlan:
+        """Return the plan as a whole. Any thread may call this."""
+        window = StripeWindows(*self._numbers).window(0, self.mapping.samples)
+        return EpochPlan(self.mapping, window.sample_of, window.reads)
 
     def reads_before(self, position: int) -> int:
         """Return the number of reads that are due before a position is drawn."""

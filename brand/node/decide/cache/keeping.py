@@ -24,6 +24,7 @@ from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.placement import CACHED_BYTES
+from brand.orders.base.plan import EpochPlan
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
@@ -291,8 +292,8 @@ class Keeping:
         if kept is None and shelf is None:
             return None
         self._last += 1
-        owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
-        if plan.grows:  # the planner's thread reads it while the order grows
+        owners, plan = self._members.owners(order.mapping), live[epoch].epoch.source
+        if isinstance(plan, EpochPlan) and plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
         choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order, now_s), owners, shelf, follow)
         if kept is not None and self._drawn(order) <= self._most():

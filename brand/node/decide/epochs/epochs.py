@@ -32,7 +32,7 @@ from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.base.owners import split_near
-from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows, whole_plan
+from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 
@@ -314,7 +314,7 @@ class Epochs(Reprs, shows="lives"):
             if not division.batch:
                 pool = self._residents.pool
                 return WindowedEpoch(plan, division, number, setting, int(pool.allocator.count / pool.mean_pages))
-            plan = whole_plan(plan)  # which rank draws a position depends on all earlier ones
+            plan = plan.whole()  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
             requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.members import Owners
 from brand.node.memory.pages import PageCounts
 from brand.orders.base.placement import choose_cached, choose_kept, held_units, most_wanted, room_left, unit_at, units
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 
 ON_TOP: Final = 4096
@@ -113,7 +113,7 @@ class ChooseCached:
     """
 
     number: int
-    plan: EpochPlan
+    plan: EpochPlan | PlanWindows
     unit: int | None
     """Samples of a chunk that are cached together (`Policy.kept_unit`). None if the memory cache does not change."""
     seed: int
@@ -154,14 +154,17 @@ class ChooseCached:
             assert follow.ahead is not None
             assert shelf is not None
             unit, key = shelf.unit, follow.ahead.key(follow.epoch)[0]
-        kept = choose_kept(self.plan, size_of, self.room, unit, self.seed, key=key)
+        kept = choose_kept(self._whole(), size_of, self.room, unit, self.seed, key=key)
         return kept if mine is None else kept & mine
+
+    def _whole(self) -> EpochPlan:
+        return self.plan if isinstance(self.plan, EpochPlan) else self.plan.whole()
 
     def _mine(self) -> NDArray[np.bool_] | None:
         """Return a mask of the samples that this node reads for the epoch, shape (samples,). None if it reads all."""
         owners, samples = self.owners, self.plan.mapping.samples
         mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
-        if len(self.plan.sample_of) < samples:
+        if isinstance(self.plan, EpochPlan) and len(self.plan.sample_of) < samples:
             drawn = np.zeros(samples, np.bool_)
             drawn[self.plan.sample_of] = True
             mine = drawn if mine is None else mine & drawn
@@ -182,7 +185,7 @@ class ChooseCached:
         all_fit = int(shelf.sizes[able | (shelf.held > 0)].sum(dtype=np.int64)) <= int(shelf.limits.sum())
         size_of = np.where(able if all_fit else able & ~near, shelf.sizes, 0)
         if self.follow is not None and not all_fit:
-            return self.follow.folders(self.plan, shelf, size_of, self.seed)
+            return self.follow.folders(self._whole(), shelf, size_of, self.seed)
         size_of[shelf.held > 0] = shelf.sizes[shelf.held > 0]
         later = near if all_fit else None
         return choose_cached(self.plan.mapping, size_of, shelf.held, shelf.limits, shelf.unit, self.seed, later)

@@ -10,7 +10,6 @@ A node that is alone draws the orders in this way that can be planned in windows
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -60,7 +59,7 @@ class KnownPlaces(Reprs, shows="first end"):
 
     def has(self, positions: NDArray[np.int64]) -> bool:
         """Return whether the places at all of these positions are known."""
-        return not len(self.missing(positions))
+        return self.first <= int(positions.min()) <= int(positions.max()) < self.end or not len(self.missing(positions))
 
     def missing(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of these positions whose places are not known."""
@@ -99,18 +98,16 @@ class KnownPlaces(Reprs, shows="first end"):
         if not len(positions):
             return np.arange(0)
         low, high = int(positions.min()), int(positions.max())
-        if self.first <= low and high < self.end:
-            firsts = [window.first for window in self._windows]
-            number = bisect_right(firsts, low) - 1
-            if high < self._windows[number].end:
-                found: NDArray[Any] = self._windows[number].sample_of[positions - firsts[number]]
-                return found
+        for window in self._windows:
+            if window.first <= low and high < window.end:
+                here: NDArray[Any] = window.sample_of[positions - window.first]
+                return here
         found = np.empty(len(positions), np.int64)
         left = np.ones(len(positions), np.bool_)
         for window in (*self._windows, *self._aside):
-            here = left & (positions >= window.first) & (positions < window.end)
-            found[here] = window.sample_of[positions[here] - window.first]
-            left &= ~here
+            inside = left & (positions >= window.first) & (positions < window.end)
+            found[inside] = window.sample_of[positions[inside] - window.first]
+            left &= ~inside
         assert not left.any(), "a position whose sample is not known yet"
         return found
 
