@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.typing import NDArray
 
 from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from tests.node.support import memory_kib
@@ -45,7 +47,7 @@ def test_released_entries_are_0_and_no_others(dtype: type, count: int, data: st.
     first = data.draw(st.integers(0, count))
     end = data.draw(st.integers(first, count))
     table.release(first, end)
-    expected = np.ones(count, dtype)
+    expected: NDArray[Any] = np.ones(count, dtype)
     expected[first:end] = 0
     assert np.array_equal(table.values, expected)
 
