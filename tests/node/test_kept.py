@@ -29,7 +29,7 @@ def kept_with(seed: int, members: Members) -> set[int]:
     world.step()
     (choice,) = (job for job in world.jobs if isinstance(job, ChooseCached))
     kept = choice.kept(world.pages_of)
-    assert kept is not None
+    assert isinstance(kept, np.ndarray)
     return set(np.flatnonzero(kept).tolist())
 
 

@@ -425,7 +425,7 @@ def test_a_peer_that_lies_in_the_parts_of_a_sample(texts: Path, lie: str) -> Non
         assert live is not None
         number, owner = live.epoch.number, live.epoch.owner_of(np.arange(order.samples))
         large = np.flatnonzero(
-            (residents.pages_of >= 3) & (residents.pages_of <= core.epochs.limits.largest_sent(ZERO))
+            (residents.pages_of[:] >= 3) & (residents.pages_of[:] <= core.epochs.limits.largest_sent(ZERO))
         )
         mine, (place, other) = int(large[owner[large] == 0][0]), large[owner[large] == 1][:2].tolist()
         pages = np.zeros((1, residents.pool.allocator.page), np.uint8)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.memory.allocator import Allocator
+from brand.orders.base.dtypes import count_dtype
 from brand.reprs import Reprs
 
 ROW_BYTES: Final = ROW.itemsize
@@ -24,9 +25,41 @@ IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
-PageCounts = NDArray[np.unsignedinteger[Any]]
-"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
 Places = NDArray[np.integer[Any]]
+PageArray = NDArray[np.unsignedinteger[Any]]
+"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualPages:
+    """The pages of samples that all take equally many, indexed like an array of them."""
+
+    samples: int
+    pages: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, places: Places | slice | int) -> PageArray:
+        """Return the pages of the samples at these places, which are numbers and not a mask."""
+        shape = len(range(*places.indices(self.samples))) if isinstance(places, slice) else np.shape(places)
+        return np.full(shape, self.pages, count_dtype(self.pages))
+
+
+PageCounts = PageArray | EqualPages
+"""Pages of each sample, indexed by places."""
+
+
+def all_pages(pages_of: PageCounts) -> int:
+    """Return the pages of all samples together."""
+    if isinstance(pages_of, EqualPages):
+        return pages_of.samples * pages_of.pages
+    return int(pages_of.sum(dtype=np.int64))
+
+
+def most_pages(pages_of: PageCounts) -> int:
+    """Return the pages of the largest sample."""
+    return pages_of.pages if isinstance(pages_of, EqualPages) else int(pages_of.max(initial=0))
 
 
 class PageMemory(Protocol):
@@ -97,7 +130,7 @@ def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
 
 def arena_bytes(pages_of: PageCounts, page: int) -> int:
     """Return the memory that holds all samples at once, in bytes."""
-    return (int(pages_of.sum(dtype=np.int64)) + 1) * page
+    return (all_pages(pages_of) + 1) * page
 
 
 class PagePool(Reprs, shows="allocator _memory"):
@@ -108,8 +141,8 @@ class PagePool(Reprs, shows="allocator _memory"):
 
     def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: PageCounts) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
-        self.all_pages = int(pages_of.sum(dtype=np.int64))
-        """Pages of all samples together. Stored, because steps of a server need it, and there may be many samples."""
+        self.all_pages, self.most_pages = all_pages(pages_of), most_pages(pages_of)
+        """Pages of all samples together, and of the largest one. Stored, because steps of a server need them."""
         self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
         """Mean pages of a sample."""
 
