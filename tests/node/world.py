@@ -400,10 +400,11 @@ class World:
         return True
 
     def _is(self, place: int, data: bytes) -> bool:
-        """Whether pages hold the row and the bytes of a sample."""
+        """Whether pages hold the row, with the place in it, and the bytes of a sample."""
         size = int(self.index.sizes[place])
-        row, stored = self.index.table[place].tobytes(), content(place, size).tobytes()
-        return data[:ROW_BYTES] == row and data[ROW_BYTES : ROW_BYTES + size] == stored
+        row, stored = self.index.table[place : place + 1].copy(), content(place, size).tobytes()
+        row["offset"] = place
+        return data[:ROW_BYTES] == row.tobytes() and data[ROW_BYTES : ROW_BYTES + size] == stored
 
     def fetch(self, client: int, places: Sequence[int]) -> None:
         """A client wants samples that only other nodes have, by name."""

@@ -401,7 +401,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         counts, pages = core.residents.chains(array([theirs]))
         assert counts.tolist() == [len(lie)]
         kept = server._arenas.samples.pages[pages[0], :ROW_BYTES].tobytes()
-        assert kept == data.rows_at(array([theirs])).tobytes()
+        assert kept == theirs.to_bytes(8, "little") + data.rows_at(array([theirs])).tobytes()[8:]
         assert made.hung_up == []
         lie = lie[:1].repeat(int(residents_of(server).pages_of[mine]), axis=0)
         made.coming.append(

@@ -1,7 +1,7 @@
 """The pages of samples, and the interface of decisions to the bytes in them: `Arena` has bytes, `NoMemory` has none.
 
-The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client can check and
-unpack the sample with nothing but its pages.
+The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), which has the sample's place
+instead of its offset in the chunk (`are_of`). So a client can check and unpack the sample with nothing but its pages.
 """
 
 from __future__ import annotations
@@ -114,6 +114,18 @@ class NoMemory:
         """Store nothing."""
 
 
+def are_of(rows: NDArray[np.void], places: Places) -> NDArray[np.bool_]:
+    """Return which rows in front of samples in memory are those of these places, shape (rows,)."""
+    same: NDArray[np.bool_] = rows["offset"] == places.astype(np.uint64)
+    return same
+
+
+def _with_places(rows: NDArray[np.void], places: Places) -> NDArray[np.void]:
+    rows = rows.copy()
+    rows["offset"] = places
+    return rows
+
+
 def page_bytes(mean_sample: float) -> int:
     """Return the bytes of a page: a power of two near a sixteenth of the mean sample.
 
@@ -153,14 +165,15 @@ class PagePool(Reprs, shows="allocator _memory"):
         """
         return self.allocator.take(self.pages_of[places])
 
-    def came(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        self._memory.write_rows(heads, rows)
+    def came(self, places: Places, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """Write the rows of samples in front of their bytes, which are in memory."""
+        self._memory.write_rows(heads, _with_places(rows, places))
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Store pages that `take_out` returned on another node, with the rows of this node. Returns heads."""
         heads, pages = self.allocator.take(self.pages_of[places])
         self._memory.put_in(pages, data)
-        self._memory.write_rows(heads, rows)
+        self.came(places, heads, rows)
         return heads
 
     def fill(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:

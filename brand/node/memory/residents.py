@@ -21,6 +21,7 @@ from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pages import SINK, PagePool, Places
 from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from brand.orders.base.dtypes import PackedMask
+from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import CachedUnits
 from brand.reprs import Reprs
 
@@ -82,7 +83,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         self._checked = np.zeros(pages, np.bool_)
         self._sender = np.zeros(pages if nodes > 1 else 0, np.int16)
         """Number of the node that has sent each sample, from 1 on; 0 if none has."""
-        self._chosen: Chosen = PackedMask(np.zeros(samples, np.bool_))
+        self._chosen: Chosen = CachedUnits(Mapping(samples, samples, 1), samples, np.zeros(1, np.bool_))
         """The samples that are chosen for the cache."""
         self._to_keep: Chosen = self._chosen
         """Those of them to cache at present (`keep_less`). Those that are in memory are cached."""
