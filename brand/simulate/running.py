@@ -35,7 +35,7 @@ from brand.node.decide.state.states import GONE
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
-from brand.node.setup.measure import lay_out
+from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.setup.memory import Memory
 from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement, Begin, Drawing
@@ -170,7 +170,7 @@ class _Node:
     def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
         members = Members(node, run.nodes) if run.connected else ALONE
         self._node = node
-        layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
+        layout = lay_out(*measure_pages(run.sizes), run.memory, run.peer_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
         pool = PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of)
         self._residents = Residents(pool, members.nodes)

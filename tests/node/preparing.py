@@ -25,7 +25,7 @@ from brand.node.wire.decoding import CANNOT, HEADER, PAGE, UNTRIED, DecodeSpec, 
 from brand.node.wire.draw_messages import Lease
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from tests.node.world import World
+from tests.node.world import World, free_pages
 
 WANTS = [
     DecodeSpec("image", DecodeImage(shorter=64)),
@@ -236,7 +236,7 @@ class PreparingWorld(World):
         allocator = memory.allocator
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, allocator._free[: allocator.free], 1)
+        np.add.at(owner, free_pages(allocator), 1)
         for fill, *_ in self.fills:
             np.add.at(owner, fill.pages, 1)
         here = set[tuple[int, int]]()

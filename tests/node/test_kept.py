@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from brand.node.decide.cache.keeping import Shortage
+from brand.node.decide.state import choosing
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE, Members
+from brand.node.memory.residents import as_chosen
 from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.mapping import Mapping
 from tests.node.world import World
 from tests.rounds import Chance, rounds
 
@@ -30,7 +33,7 @@ def kept_with(seed: int, members: Members) -> set[int]:
     (choice,) = (job for job in world.jobs if isinstance(job, ChooseCached))
     kept = choice.kept(world.pages_of)
     assert kept is not None
-    return set(np.flatnonzero(kept).tolist())
+    return set(np.flatnonzero(as_chosen(kept).at(np.arange(400))).tolist())
 
 
 @pytest.mark.parametrize("members", [ALONE, Members(NodeNumber(1), 3)], ids=["alone", "one of three"])
@@ -47,6 +50,30 @@ def test_every_seed_keeps_others(members: Members) -> None:
     """So that it is not the same samples which every run keeps, and the same which every run reads."""
     found = [kept_with(seed, members) for seed in SEEDS]
     assert len({frozenset(kept) for kept in found}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("members", [ALONE, Members(NodeNumber(1), 3)], ids=["alone", "one of three"])
+def test_of_a_large_data_set_whole_units_are_kept(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own ones, others with each seed, and nearly as many samples as by the plan, of which none is asked for."""
+    exact = [kept_with(seed, members) for seed in SEEDS]
+    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    found = [kept_with(seed, members) for seed in SEEDS]
+    assert len({frozenset(kept) for kept in found}) == len(SEEDS)
+    owners = members.owners(Mapping(400, 8, 25))
+    for kept, by_plan in zip(found, exact, strict=True):
+        assert owners.mine(np.array(sorted(kept))).all()
+        assert {place // 8 * 8 + number for place in kept for number in range(8)} == kept  # a chunk is less than a unit
+        assert 0.8 * len(by_plan) - 8 <= len(kept) <= len(by_plan) + 8
+
+
+def test_a_large_data_set_is_read_but_for_the_kept_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each epoch but the first, by a real sequence of draws."""
+    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    ranks = TwoRanks({"group_chunks": 30, "stripe": 2})
+    assert ranks.to_keep >= 40
+    read = sum(ranks.epoch(epoch) for epoch in (1, 2, 3))
+    assert abs(read - 3 * (240 - ranks.kept)) < 16  # what the end of an epoch reads ahead counts there
+    assert ranks.kept == ranks.to_keep
 
 
 @pytest.mark.parametrize(

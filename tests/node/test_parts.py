@@ -73,7 +73,7 @@ def test_a_sample_arrives_as_it_was_sent(message_pages: int, monkeypatch: pytest
     assert sizes == [message_pages] * (40 // message_pages) + [40 % message_pages] * bool(40 % message_pages)
     assert home.pool.allocator.free == 99, "the last part frees the sample"
     heads = arriving.finish(HOME)
-    here.pool.came(heads, np.zeros(1, ROW))
+    here.pool.came(np.array([3]), heads, np.zeros(1, ROW))
     here.put(np.array([3]), heads, HOME)
     found = here.contents(np.array([3]))
     found[0, :ROW_BYTES] = content(3)[0, :ROW_BYTES]  # the row is the receiver's own

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import brand
 from brand.errors import FormatError, MissingFileError
-from brand.node.setup.measure import measure_pages, stored_sizes
+from brand.formats.compression import Mode
+from brand.node.memory.pages import EqualPages, all_pages, most_pages
+from brand.node.setup.measure import measure_pages, pages_in, stored_sizes
 from brand.orders.base.policy import Policy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
@@ -50,6 +53,32 @@ def planned(sampler: BrandSampler, path: Path, epoch: int) -> list[int]:
 def pages(path: Path, count: int) -> int:
     """Memory of so many pages."""
     return count * measure_pages(stored_sizes(StoredDataSet(path)))[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "schema", "shown"),
+    [
+        ([{"value": number} for number in range(300)], {"value": "int"}, True),
+        ([{"text": "x" * (number % 60)} for number in range(300)], {"text": "str"}, True),
+        ([{"data": bytes(3000)} for _ in range(300)], {"data": "bytes"}, True),
+        ([{"data": bytes(3000 + number % 2)} for number in range(300)], {"data": "bytes"}, False),
+        ([{"data": bytes(40 * number)} for number in range(300)], {"data": "bytes"}, False),
+    ],
+    ids=["numbers", "short texts", "equal sizes", "nearly equal sizes", "other sizes"],
+)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_the_manifest_shows_whether_samples_take_equal_pages(
+    tmp_path: Path, values: list[dict[str, Any]], schema: dict[str, str], shown: bool, compression: Mode
+) -> None:
+    """The pages are those of the stored sizes. Equal sizes are seen without the index, if not compressed."""
+    brand.pack(values, tmp_path / "set", schema, jobs=1, compression=compression)
+    data = StoredDataSet(tmp_path / "set")
+    page, pages_of = pages_in(data)
+    expected, by_size = measure_pages(stored_sizes(data))
+    assert (page, pages_of[:].tolist()) == (expected, by_size.tolist())
+    assert (all_pages(pages_of), most_pages(pages_of)) == (int(by_size.sum()), int(by_size.max()))
+    if compression == "none":
+        assert isinstance(pages_of, EqualPages) == shown
 
 
 STRIPES_OF_8 = StripePolicy(4, stripe=8)

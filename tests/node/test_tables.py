@@ -63,7 +63,7 @@ class Served:
     """A server with memory for a tenth of the samples, from which one rank draws."""
 
     def __init__(self, sizes: NDArray[np.uint32], policy: Policy) -> None:
-        layout = lay_out(sizes, 0.1, None, ALONE)
+        layout = lay_out(*measure_pages(sizes), 0.1, None, ALONE)
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
         self.turn = NodeState(StoredChunks(self.index, CHUNK), self.residents, ALONE, 4, 0)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import ProtocolError
+from brand.formats.contents import StoredSamples
 from brand.node.client import direct_hits, memories
 from brand.node.client.direct_hits import TOLD_TOGETHER, DirectHitReader, Files, _Untold
 from brand.node.client.memories import Buffers, Pages
@@ -560,9 +561,9 @@ def test_a_server_that_drops_kept_samples_while_clients_take(texts: Path) -> Non
                 places = np.array([place])
                 heads, chain = residents.pool.allocator.take(pages[places])
                 memory = np.zeros(len(chain) * PAGE, np.uint8)
-                memory[:32] = rows[places].view(np.uint8)
                 memory[32 : 32 + len(stored[place] or b"")] = np.frombuffer(stored[place] or b"", np.uint8)
                 arena.pages[chain] = memory.reshape(-1, PAGE)
+                residents.pool.came(places, heads, rows[places])
                 residents.put(places, heads)
                 residents.let_go(places)
 
@@ -629,6 +630,19 @@ class Cache:
         return True
 
 
+def test_a_sample_of_another_place_is_not_right(texts: Path) -> None:
+    """A whole sample with the right checksum, whose row says that it is another one, or that is damaged."""
+    data, places_ = StoredDataSet(texts), np.arange(4)
+    stored = [each or b"" for each in data.stored_bytes(places_, raising=True)]
+    sizes, rows = np.array(list(map(len, stored))), data.rows_at(places_)
+    rows["offset"] = [0, 3, 2, 3]
+    rows["checksum"][2] += 1
+    found = StoredSamples(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows)
+    assert Files().right(found, places_).tolist() == [True, False, False, True]
+    index = rows["index"].astype(np.int64)
+    assert Files(lambda indices, _: indices != index[3]).right(found, places_).tolist() == [True, False, False, False]
+
+
 @pytest.mark.slow
 def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
     """Each sample comes from where it is, and is checked; where one is nowhere, the client asks, ever less often."""
@@ -642,6 +656,7 @@ def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
     for place, head in zip(shown.tolist(), heads.tolist(), strict=True):
         flat = arena.pages[head : head + 4].reshape(-1)
         flat[:ROW_BYTES] = rows[place : place + 1].view(np.uint8)
+        flat[:8] = np.array([place]).view(np.uint8)
         flat[ROW_BYTES : ROW_BYTES + len(stored[place] or b"")] = np.frombuffer(stored[place] or b"", np.uint8)
     Directory(entries).show(shown, heads, counts[shown])
     cache = Cache(rows, [each or b"" for each in stored], set(range(40)))

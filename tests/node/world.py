@@ -63,7 +63,7 @@ from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import Directory, Entries, are_checked, unchanged
 from brand.node.memory.pages import ROW_BYTES, PagePool, pages_needed
-from brand.node.memory.residents import MAX_LEASES, Residents
+from brand.node.memory.residents import MAX_LEASES, Chosen, Residents
 from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
 from brand.node.wire.client_messages import Deliver, Number, pack_samples, unpack_samples
@@ -72,7 +72,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.orders.base.dtypes import PackedMask, smallest
+from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
@@ -81,6 +81,12 @@ from tests.node.packing import pages_of
 
 PAGE = 128
 DATA_SET = "0" * 32
+
+
+def free_pages(allocator: Allocator) -> NDArray[np.int32]:
+    """The pages that can be allocated, each once."""
+    fresh = np.arange(allocator._fresh, allocator.count, dtype=np.int32)
+    return np.concatenate((allocator._returned[: allocator._top], fresh))
 
 
 def content(place: int, size: int) -> NDArray[np.uint8]:
@@ -397,10 +403,11 @@ class World:
         return True
 
     def _is(self, place: int, data: bytes) -> bool:
-        """Whether pages hold the row and the bytes of a sample."""
+        """Whether pages hold the row, with the place in it, and the bytes of a sample."""
         size = int(self.index.sizes[place])
-        row, stored = self.index.table[place].tobytes(), content(place, size).tobytes()
-        return data[:ROW_BYTES] == row and data[ROW_BYTES : ROW_BYTES + size] == stored
+        row, stored = self.index.table[place : place + 1].copy(), content(place, size).tobytes()
+        row["offset"] = place
+        return data[:ROW_BYTES] == row.tobytes() and data[ROW_BYTES : ROW_BYTES + size] == stored
 
     def fetch(self, client: int, places: Sequence[int]) -> None:
         """A client wants samples that only other nodes have, by name."""
@@ -699,14 +706,12 @@ class World:
         """Whether the order of an epoch is forgotten."""
         return self.turn.online is not None and self.online.is_over(key)
 
-    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int, PackedMask]:
+    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int, Chosen]:
         """What making room may change: which epochs are live and where they start, how much is kept, of what choice."""
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
         return live, self.core.residents.kept_pages, self.core.residents._chosen
 
-    def _check_given_up(
-        self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int, PackedMask], *, ready: bool
-    ) -> None:
+    def _check_given_up(self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int, Chosen], *, ready: bool) -> None:
         """What is given up is given up as a whole, and not where a draw could be answered as it stood.
 
         A new choice may keep fewer samples, but all that it names.
@@ -800,7 +805,7 @@ class World:
 
     def check(self) -> None:
         """Every page has one owner; every reference has a reason; what is due can still come."""
-        present = np.flatnonzero(self.core.residents._head >= 0)
+        present = np.flatnonzero(self.core.residents._head)
         self.right &= set(present.tolist())
         if self.measures:
             return
@@ -808,7 +813,7 @@ class World:
         residents, epochs = core.residents, {key: live.epoch for key, live in self.epochs().items()}
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, allocator._free[: allocator.free], 1)
+        np.add.at(owner, free_pages(allocator), 1)
         np.add.at(owner, residents.chains(present)[1], 1)
         reads = [*self.reads, *core.reads._again]
         for read in reads:
@@ -827,8 +832,9 @@ class World:
         in_parts = [np.array([sample.place]) for sample in departing]
         for places in (*core.draws.leases.places(), *queued, *self.being_prepared(), *in_parts):
             np.add.at(reasons, places, 1)
-        assert (reasons == residents._references).all(), "a reference without a reason, or the other way round"
-        assert ((reasons > 0) == (residents._head >= 0)).all()
+        found = residents.references(np.arange(len(reasons)))
+        assert (reasons == found).all(), "a reference without a reason, or the other way round"
+        assert ((reasons > 0) == residents.present(slice(None))).all()
         assert residents.kept_pages == int(self.pages_of[residents.kept()].sum())
         assert core.caching.writing._pages == sum(int(self.pages_of[places].sum()) for places in queued)
         self._check_directory()
@@ -836,7 +842,7 @@ class World:
         assert not giants[present].any(), "a sample is held that is too large to be"
 
         for node in self.members.others:
-            from_node = residents._sender == node
+            from_node = residents._sender[residents._head] == node + 1
             reserved = len(arriving[node].pages) if node in arriving else 0
             assert residents.sent_pages[node] == int(self.pages_of[from_node].sum()) + reserved
 

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.placement import choose_cached, choose_kept, place
+from brand.orders.base.placement import (
+    CachedUnits,
+    choose_cached,
+    choose_kept,
+    choose_units,
+    place,
+    unit_lengths,
+    unit_sums,
+)
 from brand.orders.base.plan import EpochPlan, memory_over_time, peak
 from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, permutation
@@ -163,6 +171,37 @@ def test_the_room_is_used(n: int, stripe: int, share: float) -> None:
     room = int(share * sizes.sum())
     kept = choose_kept(plan, sizes, room, stripe, 0)
     assert 0.99 * room <= int(sizes[kept].sum()) + peak(plan, np.where(kept, 0, sizes)) <= room
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize(("n", "stripe"), [(16, 8), (16, 4), (32, 1)])
+def test_units_are_chosen_without_the_plan(n: int, stripe: int, share: float) -> None:
+    """By what the policy says that it holds: all but a tenth of the room is used, and at most a hundredth more."""
+    mapping = Mapping(40_000, 64, n)
+    plan, sizes = plan_stripes(mapping, stripe, 0, 0), np.ones(40_000, np.int64)
+    room, lengths = int(share * 40_000), unit_lengths(mapping, stripe)
+    chosen = choose_units(lengths, StripePolicy(n, stripe).held(mapping), room, 0)
+    kept = CachedUnits(mapping, stripe, chosen).part()
+    assert 0.9 * room <= int(kept.sum()) + peak(plan, np.where(kept, 0, sizes)) <= 1.01 * room
+    assert choose_units(lengths, 0, 40_000, 0).all()
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 40), st.data())
+def test_units_have_the_samples_of_their_stripe(samples: int, chunk_size: int, unit: int, data: st.DataObject) -> None:
+    """Against a list: how long they are, what their samples add up to, and which samples a choice of them has."""
+    mapping, unit = Mapping(samples, chunk_size, 1), min(unit, chunk_size)
+    stripes = stripe_numbers(mapping, unit)
+    size_of = permutation(samples, 1, RandomStream.ACCESS)
+    assert unit_lengths(mapping, unit).tolist() == list(map(len, stripes))
+    assert unit_sums(mapping, size_of, unit).tolist() == [int(size_of[places].sum()) for places in stripes]
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(stripes), max_size=len(stripes))))
+    expected = sorted(place for places, one in zip(stripes, chosen.tolist(), strict=True) if one for place in places)
+    units = CachedUnits(mapping, unit, chosen)
+    assert np.flatnonzero(units.part()).tolist() == expected
+    first = data.draw(st.integers(0, samples))
+    assert np.array_equal(units.part(slice(first, None)), units.part()[first:])
+    left = units.without(np.array([0]), chunk_size).part()
+    assert np.flatnonzero(left).tolist() == [place for place in expected if place >= chunk_size]
 
 
 def bits_of(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

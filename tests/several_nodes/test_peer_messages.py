@@ -401,7 +401,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         counts, pages = core.residents.chains(array([theirs]))
         assert counts.tolist() == [len(lie)]
         kept = server._arenas.samples.pages[pages[0], :ROW_BYTES].tobytes()
-        assert kept == data.rows_at(array([theirs])).tobytes()
+        assert kept == theirs.to_bytes(8, "little") + data.rows_at(array([theirs])).tobytes()[8:]
         assert made.hung_up == []
         lie = lie[:1].repeat(int(residents_of(server).pages_of[mine]), axis=0)
         made.coming.append(
@@ -425,7 +425,7 @@ def test_a_peer_that_lies_in_the_parts_of_a_sample(texts: Path, lie: str) -> Non
         assert live is not None
         number, owner = live.epoch.number, live.epoch.owner_of(np.arange(order.samples))
         large = np.flatnonzero(
-            (residents.pages_of >= 3) & (residents.pages_of <= core.epochs.limits.largest_sent(ZERO))
+            (residents.pages_of[:] >= 3) & (residents.pages_of[:] <= core.epochs.limits.largest_sent(ZERO))
         )
         mine, (place, other) = int(large[owner[large] == 0][0]), large[owner[large] == 1][:2].tolist()
         pages = np.zeros((1, residents.pool.allocator.page), np.uint8)

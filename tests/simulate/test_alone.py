@@ -17,7 +17,7 @@ from brand import Cache
 from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, Placement
 from brand.node.decide.state.members import ALONE
-from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.setup.measure import lay_out, measure_pages, stored_sizes
 from brand.orders.base.placement import choose_kept
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import MAX_EPOCH, Order
@@ -82,9 +82,10 @@ def _rest(server: RunningServer) -> dict[str, Any]:
 
 def _memory(run: SimulatedRun, key: NDArray[np.int64] | None = None) -> set[int]:
     """The samples that memory caches: an eighth of it stays free."""
-    layout = lay_out(run.sizes, run.memory, None, ALONE)
+    page, pages_of = measure_pages(run.sizes)
+    layout = lay_out(page, pages_of, run.memory, None, ALONE)
     pages = layout.allocator.count - 1
-    kept = choose_kept(run.order.plan(0), layout.pages_of, pages - pages // AHEAD_SHARE, 1, run.order.seed, key=key)
+    kept = choose_kept(run.order.plan(0), pages_of, pages - pages // AHEAD_SHARE, 1, run.order.seed, key=key)
     return set(np.flatnonzero(kept).tolist())
 
 

@@ -32,7 +32,7 @@ from brand.node.decide.stimuli import (
 )
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
-from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.setup.measure import lay_out, measure_pages, stored_sizes
 from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
@@ -72,7 +72,7 @@ class _Server:
     """One node that plays a run: plans, choices and reads are done at once, one batch is drawn after the other."""
 
     def __init__(self, run: SimulatedRun) -> None:
-        layout = lay_out(run.sizes, run.memory, None, ALONE)
+        layout = lay_out(*measure_pages(run.sizes), run.memory, None, ALONE)
         residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.run = run
         self.turn = NodeState(StoredChunks(_Index(run.sizes), run.order.chunk_size), residents, ALONE, 4)

@@ -26,6 +26,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.job import resolver
 from tests import places
 from tests.places import named
 from tests.storage.support import chunk as chunk_path
@@ -193,6 +194,25 @@ def test_halves_of_the_index_that_disagree_are_named(small: Path, damaged: Path,
             assert isinstance(error, LayoutError)
             assert error.sample == order[first]
             assert found == order[: first // BATCH * BATCH]
+
+
+@places.IN_A_FOLDER
+@pytest.mark.parametrize("memory", [0.3, 1.0])
+def test_a_client_of_a_large_data_set_reads_no_index(
+    small: Path, damaged: Path, memory: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All samples come with their own index, whatever `place.npy` says: the row in front of each has it."""
+    monkeypatch.setattr(resolver, "MOST_COMPARED", 0)
+    file = damaged / "index" / "place.npy"
+    place = np.load(file)
+    start = file.stat().st_size - place.nbytes
+    with served(damaged, memory=memory) as data_set:
+        file.write_bytes(file.read_bytes()[:start] + np.roll(place, 1).tobytes())
+        sampler = BrandSampler(data_set)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            loader = BrandLoader(data_set, BATCH, sampler=sampler)
+            assert [index for batch in loader for index in indices_of([batch])] == planned(small, sampler.order, epoch)
 
 
 def test_a_picture_that_does_not_decode(photos: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
 from brand.node.client.memories import Pages
 from brand.node.memory.directory import Entries, are_checked, fence, runs_of, unchanged
+from brand.node.memory.pages import are_of
 from brand.node.wire.client_messages import AskPlaces, Places, pack, unpack
 from brand.node.wire.draw_messages import MOST_TAKEN, pack_taken, repeat
 from brand.node.wire.messages import MOST_PLACES, Kind
@@ -50,18 +51,19 @@ Request = Callable[[bytes, Kind], memoryview]
 Send = Callable[[bytes], None]
 
 
-def _by_checksum(stored: StoredSamples, _: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return stored.right()
-
-
 @dataclass(frozen=True, slots=True)
 class Files:
     """Readers and checks of the data set's files that need no server. Picklable."""
 
-    right: Callable[[StoredSamples, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
-    """Returns which samples at these places are right, shape (places,); called if no client has checked them."""
+    are_at: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]] | None = None
+    """Returns which of some indices the index puts at these places, shape (places,). None if that is not compared."""
     cached: Callable[[Crew], CachedSamples] | None = None
     """Returns a reader of the page cache's contents, for each connection; None if the page cache is of no use."""
+
+    def right(self, stored: StoredSamples, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which samples from memory are those at these places, and undamaged; no client has checked them."""
+        right = stored.right() & are_of(stored.rows, places)
+        return right if self.are_at is None else right & self.are_at(stored.rows["index"].astype(np.int64), places)
 
 
 NO_FILES: Final = Files()

@@ -27,7 +27,7 @@ from brand.node.decide.state.features import LEAST, Decodes
 from brand.node.decide.state.members import Members, SampleLimits, largest_sent
 from brand.node.decide.stimuli import KeptChosen
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.residents import Residents
+from brand.node.memory.residents import Residents, as_chosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.reprs import Reprs
 
@@ -116,9 +116,11 @@ class Core(Reprs, shows="residents draws reads epochs"):
         if not self.keeping.on_choice(chosen.number):
             return
         if chosen.mask is not None:
+            mask = as_chosen(chosen.mask)
             if chosen.since is not None:
-                self._hold_for_epochs(np.flatnonzero(self.residents.kept() & ~chosen.mask))
-            self.residents.keep(chosen.mask)
+                kept = self.residents.kept_places()
+                self._hold_for_epochs(kept[~mask.at(kept)])
+            self.residents.keep(mask)
             if chosen.since is not None:
                 self.epochs.rebuild()
         if chosen.cached is not None:

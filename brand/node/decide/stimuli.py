@@ -25,6 +25,7 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
+from brand.orders.base.placement import CachedUnits
 from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows
 
 
@@ -84,11 +85,12 @@ class WindowMade:
 class KeptChosen:
     """The planner has chosen the samples of the memory cache and of the cache folders.
 
-    `mask` and `cached`, the folder of each sample, have the shape (samples,). None if nothing changes.
+    `mask`, if it is an array, and `cached`, the folder of each sample, have the shape (samples,). None if nothing
+    changes.
     """
 
     number: int
-    mask: NDArray[np.bool_] | None
+    mask: NDArray[np.bool_] | CachedUnits | None
     cached: NDArray[np.int8] | None = None
     since: int | None = None
     """`ChooseCached.since`: the epoch with which the eviction of samples from the folders begins."""

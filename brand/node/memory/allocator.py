@@ -25,17 +25,23 @@ class Allocator(Reprs, shows="count page free"):
         self.page, self.count = page, limit // page
         if self.count < 2:
             raise UsageError(f"memory of {limit:,} bytes is too small: this data set needs at least {2 * page:,}")
-        # A stack whose top is page 1, so that the first chains are contiguous. Page 0 is the sink.
-        self._free = np.arange(self.count - 1, 0, -1, dtype=np.int32)
-        self.free = len(self._free)
-        """Number of free pages: the first `free` entries of the stack."""
+        self._returned = np.empty(self.count - 1, np.int32)
+        """A stack of pages that were freed. As long as memory is full, few entries of it were ever written."""
+        self._top, self._fresh = 0, 1
+        """Number of pages on the stack, and the first page that was never allocated. Page 0 is the sink."""
         self._next = np.zeros(self.count, np.int32)
+        """The page behind each page of a chain of more than one. Chains of one page write nothing here."""
         self._leap = np.zeros(self.count, np.int32)
         """For each page of a chain that is longer than `LEAP`: the page that is `LEAP` pages later in the chain."""
 
     @property
     def bytes(self) -> int:
         return self.count * self.page
+
+    @property
+    def free(self) -> int:
+        """Number of free pages."""
+        return self._top + self.count - self._fresh
 
     def take(self, counts: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Allocate chains of `counts` pages (each >= 1). Returns their first pages, and all pages, chain by chain.
@@ -44,8 +50,13 @@ class Allocator(Reprs, shows="count page free"):
         """
         ends = np.cumsum(counts, dtype=np.int64)
         total = int(ends[-1])
-        pages = self._free[self.free - total : self.free][::-1].copy()
-        self.free -= total
+        again = min(total, self._top)
+        pages = np.empty(total, np.int32)
+        pages[:again] = self._returned[self._top - again : self._top][::-1]
+        pages[again:] = np.arange(self._fresh, self._fresh + total - again)
+        self._top, self._fresh = self._top - again, self._fresh + total - again
+        if total == len(counts):
+            return pages.copy(), pages
         self._next[pages[:-1]] = pages[1:]
         if total > LEAP and int(counts.max()) > LEAP:
             self._leap[pages[:-LEAP]] = pages[LEAP:]
@@ -54,7 +65,11 @@ class Allocator(Reprs, shows="count page free"):
     def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
         """Return all pages of the chains that begin at `heads` and have `counts` pages, chain by chain."""
         counts = counts.astype(np.int64)
-        if int(counts.max(initial=0)) <= 2 * LEAP:
+        most = int(counts.max(initial=0))
+        if most <= 1:
+            single: NDArray[np.int32] = heads[counts == 1]
+            return single
+        if most <= 2 * LEAP:
             return _walk(self._next, heads, counts)
         parts = -(-counts // LEAP)
         sizes = np.full(int(parts.sum()), LEAP)
@@ -63,8 +78,8 @@ class Allocator(Reprs, shows="count page free"):
 
     def side_by_side(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether the pages of each chain are contiguous and in order, shape (chains,)."""
-        if not len(heads):
-            return np.ones(0, np.bool_)
+        if int(counts.max(initial=0)) <= 1:
+            return np.ones(len(heads), np.bool_)
         ends = np.cumsum(counts, dtype=np.int64)
         first, starts, total = int(heads[0]), ends - counts, int(ends[-1])
         if np.array_equal(heads - first, starts):  # one run of contiguous pages, as in a fresh arena
@@ -79,8 +94,8 @@ class Allocator(Reprs, shows="count page free"):
 
     def give_back(self, pages: NDArray[np.int32]) -> None:
         """Free pages. The next chains of the same length reuse contiguous pages as contiguous pages."""
-        self._free[self.free : self.free + len(pages)] = pages[::-1]
-        self.free += len(pages)
+        self._returned[self._top : self._top + len(pages)] = pages[::-1]
+        self._top += len(pages)
 
 
 def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int32]:

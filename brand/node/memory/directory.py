@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.native import CORE
-from brand.node.memory.pages import PageCounts, Places
+from brand.node.memory.pages import PageArray, Places
 from brand.reprs import Reprs
 
 CHECKED: Final = np.uint64(1 << 63)
@@ -54,7 +54,7 @@ class Directory(Reprs, shows="_entries _stamp"):
         self._entries = entries
         self._stamp = 0
 
-    def show(self, places: Places, heads: NDArray[np.int32], counts: PageCounts) -> None:
+    def show(self, places: Places, heads: NDArray[np.int32], counts: PageArray) -> None:
         """Show samples whose bytes are in memory, each in `counts` contiguous pages, from its head on."""
         self._stamp = (self._stamp + 1) % STAMPS
         fence()  # a client that finds an entry finds the bytes, too

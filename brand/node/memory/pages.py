@@ -1,7 +1,7 @@
 """The pages of samples, and the interface of decisions to the bytes in them: `Arena` has bytes, `NoMemory` has none.
 
-The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client can check and
-unpack the sample with nothing but its pages.
+The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), which has the sample's place
+instead of its offset in the chunk (`are_of`). So a client can check and unpack the sample with nothing but its pages.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.memory.allocator import Allocator
+from brand.orders.base.dtypes import count_dtype
 from brand.reprs import Reprs
 
 ROW_BYTES: Final = ROW.itemsize
@@ -24,9 +25,41 @@ IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
-PageCounts = NDArray[np.unsignedinteger[Any]]
-"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
 Places = NDArray[np.integer[Any]]
+PageArray = NDArray[np.unsignedinteger[Any]]
+"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualPages:
+    """The pages of samples that all take equally many, indexed like an array of them."""
+
+    samples: int
+    pages: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, places: Places | slice | int) -> PageArray:
+        """Return the pages of the samples at these places, which are numbers and not a mask."""
+        shape = len(range(*places.indices(self.samples))) if isinstance(places, slice) else np.shape(places)
+        return np.full(shape, self.pages, count_dtype(self.pages))
+
+
+PageCounts = PageArray | EqualPages
+"""Pages of each sample, indexed by places."""
+
+
+def all_pages(pages_of: PageCounts) -> int:
+    """Return the pages of all samples together."""
+    if isinstance(pages_of, EqualPages):
+        return pages_of.samples * pages_of.pages
+    return int(pages_of.sum(dtype=np.int64))
+
+
+def most_pages(pages_of: PageCounts) -> int:
+    """Return the pages of the largest sample."""
+    return pages_of.pages if isinstance(pages_of, EqualPages) else int(pages_of.max(initial=0))
 
 
 class PageMemory(Protocol):
@@ -81,6 +114,18 @@ class NoMemory:
         """Store nothing."""
 
 
+def are_of(rows: NDArray[np.void], places: Places) -> NDArray[np.bool_]:
+    """Return which rows in front of samples in memory are those of these places, shape (rows,)."""
+    same: NDArray[np.bool_] = rows["offset"] == places.astype(np.uint64)
+    return same
+
+
+def _with_places(rows: NDArray[np.void], places: Places) -> NDArray[np.void]:
+    rows = rows.copy()
+    rows["offset"] = places
+    return rows
+
+
 def page_bytes(mean_sample: float) -> int:
     """Return the bytes of a page: a power of two near a sixteenth of the mean sample.
 
@@ -97,7 +142,7 @@ def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
 
 def arena_bytes(pages_of: PageCounts, page: int) -> int:
     """Return the memory that holds all samples at once, in bytes."""
-    return (int(pages_of.sum(dtype=np.int64)) + 1) * page
+    return (all_pages(pages_of) + 1) * page
 
 
 class PagePool(Reprs, shows="allocator _memory"):
@@ -108,8 +153,8 @@ class PagePool(Reprs, shows="allocator _memory"):
 
     def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: PageCounts) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
-        self.all_pages = int(pages_of.sum(dtype=np.int64))
-        """Pages of all samples together. Stored, because steps of a server need it, and there may be many samples."""
+        self.all_pages, self.most_pages = all_pages(pages_of), most_pages(pages_of)
+        """Pages of all samples together, and of the largest one. Stored, because steps of a server need them."""
         self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
         """Mean pages of a sample."""
 
@@ -120,14 +165,15 @@ class PagePool(Reprs, shows="allocator _memory"):
         """
         return self.allocator.take(self.pages_of[places])
 
-    def came(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        self._memory.write_rows(heads, rows)
+    def came(self, places: Places, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
+        """Write the rows of samples in front of their bytes, which are in memory."""
+        self._memory.write_rows(heads, _with_places(rows, places))
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Store pages that `take_out` returned on another node, with the rows of this node. Returns heads."""
         heads, pages = self.allocator.take(self.pages_of[places])
         self._memory.put_in(pages, data)
-        self._memory.write_rows(heads, rows)
+        self.came(places, heads, rows)
         return heads
 
     def fill(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:

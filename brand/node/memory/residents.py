@@ -9,6 +9,7 @@ places. One thread owns a `Residents`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.memory.directory import Directory, Entries
-from brand.node.memory.pages import PagePool, Places
+from brand.node.memory.pages import SINK, PagePool, Places
+from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from brand.orders.base.dtypes import PackedMask
-from brand.orders.base.random import blocks
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import CachedUnits
 from brand.reprs import Reprs
 
 if TYPE_CHECKING:
@@ -28,17 +31,27 @@ if TYPE_CHECKING:
 
 SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
 """Number of pages of each of some samples, and all pages, sample by sample."""
+Chosen = PackedMask | CachedUnits
+"""Some of the samples of a data set."""
+_BLOCKS: Final = 128
+"""Blocks of a table that are scanned at a time."""
 MAX_LEASES: Final = 32
 """Maximum number of leases of one client."""
 STALE_S: Final = 1.0
 """A server does not wait for a client that copies for longer than this, in seconds."""
 
 
+def as_chosen(chosen: Chosen | NDArray[np.bool_]) -> Chosen:
+    """Return chosen samples; a mask has the shape (samples,)."""
+    return PackedMask(chosen) if isinstance(chosen, np.ndarray) else chosen
+
+
 class Left:
     """Samples that were left in the page cache, from which clients read them. The server need not read them."""
 
     def __init__(self, samples: int) -> None:
-        self._left = np.zeros(samples, np.bool_)
+        self._table = SparseTable(samples, np.bool_)
+        self._left: NDArray[np.bool_] = self._table.values
 
     def __repr__(self) -> str:
         return f"Left({np.count_nonzero(self._left)} of {len(self._left)} samples in the page cache)"
@@ -60,36 +73,42 @@ class Residents(Reprs, shows="kept_pages released left"):
 
     def __init__(self, pool: PagePool, nodes: int = 1, directory: Directory | None = None) -> None:
         self.pool, self.pages_of, self._directory = pool, pool.pages_of, directory
-        samples = len(pool.pages_of)
-        self._head = np.full(samples, -1, np.int32)
-        self._references = np.zeros(samples, np.uint16)
+        samples, pages = len(pool.pages_of), pool.allocator.count
+        self._heads, self._used = SparseTable(samples, np.int32), UsedBlocks(samples)
+        self._head: NDArray[np.int32] = self._heads.values
+        """First page of each sample; 0, the sink, if the sample is not in memory."""
+        # The tables below have an entry for each page of the arena: that of a sample is at its head.
+        self._references = np.zeros(pages, np.uint16)
         """Clients hold at most `MAX_LEASES`, and each epoch holds one: together fewer than 2 to the 16th."""
-        self._checked = np.zeros(samples, np.bool_)
-        self._chosen = self._to_keep = PackedMask(np.zeros(samples, np.bool_))
-        """The samples that are chosen for the cache, and those of them to cache at present (`keep_less`).
-
-        Those to cache that are in memory are cached.
-        """
+        self._checked = np.zeros(pages, np.bool_)
+        self._sender = np.zeros(pages if nodes > 1 else 0, np.int16)
+        """Number of the node that has sent each sample, from 1 on; 0 if none has."""
+        self._chosen: Chosen = CachedUnits(Mapping(samples, samples, 1), samples, np.zeros(1, np.bool_))
+        """The samples that are chosen for the cache."""
+        self._to_keep: Chosen = self._chosen
+        """Those of them to cache at present (`keep_less`). Those that are in memory are cached."""
         self.left = Left(samples)
         self.kept_pages = 0
-        self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
         """Pages in memory that each node has sent or is sending, shape (nodes,)."""
         self.released = 0
         """References released so far, counted by the pages of their samples."""
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
-        return self._head[places] >= 0
+        return np.not_equal(self._head[places], 0)
 
     def references(self, places: Places) -> NDArray[np.uint16]:
-        return self._references[places]
+        found: NDArray[np.uint16] = self._references[self._head[places]]
+        return found
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
         """Return which samples had a right checksum since they were stored in memory."""
-        return self._checked[places]
+        found: NDArray[np.bool_] = self._checked[self._head[places]]
+        return found
 
     def mark_checked(self, places: Places) -> None:
-        self._checked[places] = True
+        self._checked[self._head[places]] = True
+        self._checked[SINK] = False  # of samples that are not in memory
         if self._directory is not None:
             self._directory.mark_checked(places)
 
@@ -118,89 +137,105 @@ class Residents(Reprs, shows="kept_pages released left"):
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
         """Store samples. Each has one reference, the caller's. `sender`: the node that sent them."""
         self._head[places] = heads
-        self._references[places] = 1
+        self._used.add(places)
+        self._references[heads] = 1
         if sender is not None:
-            self._sender[places] = sender
+            self._sender[heads] = sender + 1
             self.sent_pages[sender] += int(self.pages_of[places].sum())
         kept = places[self.to_keep(places)]
         if len(kept):
             self._keep(kept)
 
     def refer(self, places: Places) -> None:
-        self._references[places] += 1
+        self._references[self._head[places]] += 1
 
     def let_go(self, places: Places, chains: SampleChains | None = None) -> None:
         """Release a reference to each sample, and free the samples without references.
 
         `chains` are those of the samples, if the caller has them: following the links of each takes longer.
         """
-        left = self._references[places] - np.uint16(1)
-        self._references[places] = left
+        heads = self._head[places]
+        left = self._references[heads] - np.uint16(1)
+        self._references[heads] = left
         self.released += int(self.pages_of[places].sum(dtype=np.int64))
         free = left == 0
-        gone = places[free]
+        gone, freed = places[free], heads[free]
         if len(gone):
             if chains is None:
-                self.pool.give_back(gone, self._head[gone])
+                self.pool.give_back(gone, freed)
             else:
                 self.pool.allocator.give_back(chains[1][np.repeat(free, chains[0])])
-            self._head[gone] = -1
-            self._checked[gone] = False
+            self._head[gone] = 0
+            for block in self._used.remove(gone):
+                self._heads.release(block * BLOCK, (block + 1) * BLOCK)
+            self._checked[freed] = False
             if len(self._sender):
-                sent = gone[self._sender[gone] >= 0]
-                np.subtract.at(self.sent_pages, self._sender[sent], self.pages_of[sent].astype(np.int64))
-                self._sender[sent] = -1
+                sent = self._sender[freed] > 0
+                senders = self._sender[freed[sent]] - 1
+                np.subtract.at(self.sent_pages, senders, self.pages_of[gone[sent]].astype(np.int64))
+                self._sender[freed] = 0
 
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Cache the places of `mask`, shape (samples,), from now on, and no others."""
-        self._change(mask)
+    def keep(self, chosen: Chosen | NDArray[np.bool_]) -> None:
+        """Cache the chosen places from now on, and no others; a mask has the shape (samples,)."""
+        self._change(as_chosen(chosen))
         self._chosen = self._to_keep
 
     def keep_chosen(self) -> None:
         """Cache again the samples that were left out of the last choice because memory was short."""
         if self._to_keep is not self._chosen:
-            self.keep(self._chosen.part())
+            self.keep(self._chosen)
 
-    def _change(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Cache the places of a mask. Return those that were cached, and are not any more."""
-        found = [np.arange(0)]
-        for part in blocks(len(mask)):
-            differs = self._to_keep.part(part) != mask[part]
-            found.append(np.flatnonzero(differs & self.present(part)) + part.start)
-        self._to_keep, changed = PackedMask(mask), np.concatenate(found)
-        dropped = changed[~mask[changed]]
-        self.kept_pages -= int(self.pages_of[dropped].sum())
+    def _change(self, chosen: Chosen) -> NDArray[np.intp]:
+        """Cache these places. Return those that were cached, and are not any more."""
+        before, self._to_keep = self._to_keep, chosen
+        dropped, new = [np.arange(0)], [np.arange(0)]
+        for places in self._in_memory():
+            was, stays = before.at(places), chosen.at(places)
+            dropped.append(places[was & ~stays])
+            new.append(places[stays & ~was])
+        gone = np.concatenate(dropped)
+        self.kept_pages -= int(self.pages_of[gone].sum(dtype=np.int64))
         if self._directory is not None:
-            self._directory.hide(dropped)
-        self.let_go(dropped)
-        self._keep(changed[mask[changed]])
-        return dropped
+            self._directory.hide(gone)
+        self.let_go(gone)
+        self._keep(np.concatenate(new))
+        return gone
+
+    def _in_memory(self) -> Iterator[NDArray[np.intp]]:
+        """Yield the places of the samples that are in memory, ascending, some at a time."""
+        used, samples = self._used.used(), len(self._head)
+        for first in range(0, len(used), _BLOCKS):
+            places = (used[first : first + _BLOCKS, None] * BLOCK + np.arange(BLOCK)).ravel()
+            places = places[: np.searchsorted(places, samples)]
+            yield places[self._head[places] != 0]
+
+    def kept_places(self) -> NDArray[np.intp]:
+        """Return the places of all cached samples, ascending."""
+        return np.concatenate([np.arange(0), *(places[self.to_keep(places)] for places in self._in_memory())])
 
     def keep_less(self, chunk_size: int, pages: int) -> NDArray[np.intp]:
         """Evict cached samples of at least `pages` pages, whole chunks at a time, or all. Return their places.
 
         The samples of these chunks are not cached again before `keep_chosen`, or a new choice.
         """
-        places = np.flatnonzero(self.kept())
+        places = self.kept_places()
         if not len(places):
             return places
         sizes = np.bincount(places // chunk_size, self.pages_of[places])
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
-        mask = self._to_keep.part()
-        mask[np.isin(np.arange(len(mask)) // chunk_size, order[:enough])] = False
-        return self._change(mask)
+        return self._change(self._to_keep.without(order[:enough], chunk_size))
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
         return self._to_keep.at(places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
         wanted = self._to_keep.part(places) if isinstance(places, slice) else self._to_keep.at(places)
-        return np.logical_and(wanted, self._head[places] >= 0)
+        return np.logical_and(wanted, np.not_equal(self._head[places], 0))
 
     def _keep(self, places: Places) -> None:
-        self._references[places] += 1
-        self.kept_pages += int(self.pages_of[places].sum())
+        self._references[self._head[places]] += 1
+        self.kept_pages += int(self.pages_of[places].sum(dtype=np.int64))
         if self._directory is not None:
             places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
             self._directory.show(places, self._head[places], self.pages_of[places])

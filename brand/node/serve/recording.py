@@ -330,7 +330,7 @@ def _pack(value: Any) -> Any:
             return [number, folder, _pack(places), _pack(pages)]
         case Forget(folder, places, parts):
             return [folder, _pack(places), parts]
-        case ChooseCached(number, _, unit, seed, room, _, shelf, follow):
+        case ChooseCached(number, _, unit, seed, room, _, shelf, follow, _, _):
             packed = [number, unit, seed, room, None if shelf is None else [shelf.limits.tolist(), shelf.unit]]
             return packed + ([] if follow is None else [follow.way, follow.epoch, follow.start, follow.number])
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}

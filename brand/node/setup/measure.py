@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.state.members import Members
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.pages import PageCounts, arena_bytes, page_bytes, pages_needed
+from brand.node.memory.pages import EqualPages, PageArray, PageCounts, arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import smallest
@@ -41,9 +41,8 @@ class MemoryLayout:
         return self.allocator.count >= self.all_pages and self.members.nodes == 1
 
 
-def lay_out(sizes: NDArray[np.uint32], memory: Memory, peer_memory: Memory, members: Members) -> MemoryLayout:
-    """Return the layout of a server for samples of these stored sizes. Raises `UsageError`."""
-    page, pages_of = measure_pages(sizes)
+def lay_out(page: int, pages_of: PageCounts, memory: Memory, peer_memory: Memory, members: Members) -> MemoryLayout:
+    """Return the layout of a server for samples that take `pages_of` pages of `page` bytes. Raises `UsageError`."""
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
     # A number of bytes is a hard limit. A fraction of very little data must still hold a page.
@@ -52,10 +51,25 @@ def lay_out(sizes: NDArray[np.uint32], memory: Memory, peer_memory: Memory, memb
     return MemoryLayout(allocator, pages_of, every // page, members, remote_pages)
 
 
-def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageCounts]:
+def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageArray]:
     """Return the page size in bytes, and the pages of each sample, shape (samples,)."""
     page = page_bytes(float(sizes.mean()))
     return page, smallest(pages_needed(sizes, page))
+
+
+def pages_in(data: StoredDataSet) -> tuple[int, PageCounts]:
+    """Return the same as `measure_pages` for the samples of a data set. Raises `FormatError`.
+
+    If its manifest shows that all samples take equally many pages, nothing is read. Otherwise the index is.
+    """
+    manifest, samples = data.manifest, data.header.samples
+    page = page_bytes(manifest.mean_bytes)
+    most = int(pages_needed(np.array([manifest.largest_sample]), page)[0])
+    # A sample is never stored in more bytes than its raw size, and no raw size is larger than the largest one.
+    equal = manifest.stored_bytes == manifest.raw_bytes == samples * manifest.largest_sample
+    if equal or most == 1:
+        return page, EqualPages(samples, most)
+    return measure_pages(stored_sizes(data))
 
 
 def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:

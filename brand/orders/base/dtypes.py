@@ -45,3 +45,9 @@ class PackedMask(Reprs, shows="_count"):
         start, stop, _ = part.indices(self._count)
         bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
         return bits[start % 8 : start % 8 + max(0, stop - start)].view(np.bool_)
+
+    def without(self, chunks: NDArray[np.integer[Any]], chunk_size: int) -> PackedMask:
+        """Return the mask without the entries of these chunks."""
+        mask = self.part()
+        mask[np.isin(np.arange(len(mask)) // chunk_size, chunks)] = False
+        return PackedMask(mask)

@@ -11,12 +11,13 @@ chooses.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.dtypes import Mask, index_dtype
+from brand.orders.base.dtypes import Mask, PackedMask, index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, peak, read_of_sample
 from brand.orders.base.random import RandomStream, blocks, permutation
@@ -41,6 +42,34 @@ def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray
     return placed
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedUnits:
+    """A choice of whole units of `unit` consecutive samples of a chunk: an entry for each unit, not for each sample."""
+
+    mapping: Mapping
+    unit: int
+    chosen: Mask
+    """Whether each unit is chosen, shape (units,)."""
+    within: PackedMask | None = None
+    """The samples that may be chosen. None if all may."""
+
+    def at(self, places: NDArray[np.integer[Any]]) -> Mask:
+        """Return which of these places are in chosen units."""
+        found: Mask = self.chosen[unit_at(self.mapping, self.unit, places)]
+        return found if self.within is None else found & self.within.at(places)
+
+    def part(self, part: slice = slice(None)) -> Mask:
+        """Return the same for the places of a slice."""
+        return self.at(np.arange(*part.indices(self.mapping.samples)))
+
+    def without(self, chunks: NDArray[np.integer[Any]], chunk_size: int) -> CachedUnits:
+        """Return the choice without the units of these chunks, whose size is that of the mapping."""
+        assert chunk_size == self.mapping.chunk_size
+        chosen = self.chosen.copy()
+        chosen.reshape(self.mapping.chunks, -1)[chunks] = False
+        return CachedUnits(self.mapping, self.unit, chosen, self.within)
+
+
 def choose_kept(
     plan: EpochPlan,
     size_of: NDArray[Any],
@@ -61,22 +90,43 @@ def choose_kept(
         return np.ones(mapping.samples, np.bool_)
     read_of = read_of_sample(plan) if read_of is None else read_of
     unit_of, sizes = units(mapping, size_of, unit)
-    order = permutation(len(sizes), seed, RandomStream.KEPT)
-    if key is not None:
-        order = order[np.argsort(key[order], kind="stable")]
-    filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
-    share = max(0.0, (room - largest) / max(1, total - largest))  # share * total + (1 - share) * largest = room
+    share = _kept_share(total, largest, room)
     for _ in range(8):  # the peak of a subset is not exactly its fraction of the peak
-        chosen = np.zeros(len(sizes), np.bool_)
-        chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
-        kept: Mask = chosen[unit_of]
+        kept: Mask = _first_units(sizes, share * total, seed, key)[unit_of]
         keeping = int(size_of[kept].sum(dtype=np.int64))
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
             return kept
         share = max(0.0, (keeping - 1.1 * over) / max(1, total))  # a tenth more than needed saves rounds
     return np.zeros(mapping.samples, np.bool_)
+
+
+def choose_units(sizes: NDArray[np.int64], held: int, room: int, seed: int, key: NDArray[Any] | None = None) -> Mask:
+    """Return the units to cache, in time and memory that depend on their number alone. Shape (units,).
+
+    `sizes` are the sizes of the units, and `held` is the size that an epoch holds at a time if nothing is cached.
+    Otherwise as `choose_kept`, which knows the plan and therefore the peak of what the epoch holds.
+    """
+    total = int(sizes.sum())
+    if total <= room:
+        return np.ones(len(sizes), np.bool_)
+    return _first_units(sizes, _kept_share(total, held, room) * total, seed, key)
+
+
+def _kept_share(total: int, held: int, room: int) -> float:
+    """Return the fraction of all samples to cache: `share * total + (1 - share) * held = room`, but at least 0."""
+    return max(0.0, (room - held) / max(1, total - held))
+
+
+def _first_units(sizes: NDArray[np.int64], most: float, seed: int, key: NDArray[Any] | None) -> Mask:
+    """Return the units that come first by their keys, then by a random order, of a size of at most `most` together."""
+    order = permutation(len(sizes), seed, RandomStream.KEPT)
+    if key is not None:
+        order = order[np.argsort(key[order], kind="stable")]
+    chosen = np.zeros(len(sizes), np.bool_)
+    chosen[order[: int(np.searchsorted(np.cumsum(sizes[order]), most, side="right"))]] = True
+    return chosen
 
 
 def choose_cached(
@@ -161,14 +211,29 @@ def unit_at(mapping: Mapping, unit: int, places: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
+def unit_lengths(mapping: Mapping, unit: int) -> NDArray[np.int64]:
+    """Return the samples of each unit, shape (units,); 0 for a unit that the last chunk does not have."""
+    chunks, first = np.arange(mapping.chunks)[:, None], np.arange(0, mapping.chunk_size, unit)
+    end = np.minimum(chunks * mapping.chunk_size + np.minimum(first + unit, mapping.chunk_size), mapping.samples)
+    lengths: NDArray[np.int64] = np.maximum(0, end - chunks * mapping.chunk_size - first).ravel()
+    return lengths
+
+
+def unit_sums(mapping: Mapping, size_of: NDArray[Any], unit: int) -> NDArray[np.int64]:
+    """Return the size of each unit, shape (units,), in memory for the units only."""
+    sizes = np.zeros(unit_count(mapping, unit), np.int64)
+    for part in blocks(mapping.samples):
+        numbers = unit_at(mapping, unit, np.arange(part.start, part.stop))
+        np.add.at(sizes, numbers, size_of[part].astype(np.int64))
+    return sizes
+
+
 def units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the unit of each place, shape (samples,), and the size of each unit.
 
     A unit is `unit` consecutive samples of a chunk.
     """
     unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
-    sizes = np.zeros(unit_count(mapping, unit), np.int64)
     for part in blocks(mapping.samples):
         unit_of[part] = unit_at(mapping, unit, np.arange(part.start, part.stop))
-        np.add.at(sizes, unit_of[part], size_of[part].astype(np.int64))
-    return unit_of, sizes
+    return unit_of, unit_sums(mapping, size_of, unit)

@@ -84,13 +84,6 @@ class StoredDataSet(Catalogue):
                     raise self.decode_error(str(error), int(row["index"])) from error
             raise
 
-    def right(self, stored: StoredSamples, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return which of these samples have the recorded checksum and are those that the index puts at these places.
-
-        Raises `FormatError`.
-        """
-        return stored.right() & self.are_at(stored.rows["index"].astype(np.int64), places)
-
     def stored_bytes(self, places: NDArray[np.integer[Any]], *, raising: bool = False) -> list[bytes | None]:
         """Return the stored bytes of the samples at these places, checked; None for a sample that cannot be read.
 

@@ -39,6 +39,12 @@ from brand.torch.job.worker_signals import on_started, protect_fork_server
 
 log = logging.getLogger("brand")
 
+MOST_COMPARED: Final = 1 << 22
+"""Samples of the largest data set whose fetched samples are compared with `index/place.npy`, too.
+
+That is one more number for each sample, at a random place of a file. The server compares each row with the table of its
+chunk in any case, and random access compares the two files of the index.
+"""
 COMMON: Final = "common"
 """Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
 NONE: Final = "none"
@@ -110,6 +116,7 @@ class ServerResolver:
         common = options.server == COMMON
         plugins = registered_plugins() if common else ()
         address, cache = self._address(), options.cache
+        small = self._data.header.samples <= MOST_COMPARED
         spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
         return Client(
             spec,
@@ -119,7 +126,7 @@ class ServerResolver:
             attach=options.attached and not common,
             cluster=self.job,
             specs=DecodeSpecs(for_server(options.decode, self._data.header.schema)),
-            files=Files(self._data.right, cached_samples(self._data)),
+            files=Files(self._data.are_at if small else None, cached_samples(self._data)),
         )
 
     @cached_property

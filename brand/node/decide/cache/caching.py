@@ -314,7 +314,7 @@ class Caching(Reprs, shows="stopped _held writing"):
         if later and placed is not None:
             there = (held > 0) | lives.waited_for(len(every)) | self._residents.present(every)
             held = np.where(there, placed, np.int8(0))
-        able = (self._residents.pages_of <= self._largest) & ~stays
+        able = (self._residents.pages_of[:] <= self._largest) & ~stays
         near, whole_unit = self._residents.to_keep(every), start.whole_unit if whole else 1
         unit = max(self.unit(kept_unit), whole_unit)
         limits = np.where(written[1:], [folder.limit for folder in start.folders], 0)
@@ -344,7 +344,8 @@ class Caching(Reprs, shows="stopped _held writing"):
         self._placed = Placed(placed, whole_unit)
         self._drop(np.flatnonzero((self._held > 0) & (placed > 0) & (placed != self._held)))  # to another folder
         self.writing.review()
-        self.writing.add_later(np.flatnonzero((placed > 0) & (self._held == 0) & self._residents.kept()))
+        kept = self._residents.kept_places()
+        self.writing.add_later(kept[(placed[kept] > 0) & (self._held[kept] == 0)])
 
     def on_read_started(self, number: int, lives: EpochTable) -> None:
         """Note that a read for an epoch begins. The first one puts the choice for this epoch into effect."""

@@ -21,6 +21,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import ChooseCached, Follow, Placement, Way
 from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
+from brand.node.memory.pages import EqualPages
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.placement import CACHED_BYTES
@@ -295,7 +296,18 @@ class Keeping:
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.source
         if isinstance(plan, EpochPlan) and plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
-        choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order, now_s), owners, shelf, follow)
+        choice = ChooseCached(
+            self._last,
+            plan,
+            kept,
+            order.seed,
+            self._room(order, now_s),
+            owners,
+            shelf,
+            follow,
+            order.subset,
+            self._held(order),
+        )
         if kept is not None and self._drawn(order) <= self._most():
             # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
             # answer would be dropped and read a second time.
@@ -349,6 +361,11 @@ class Keeping:
             others = {other for other in others if not other.joins}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
 
+    def _held(self, order: Order) -> int:
+        """Return the pages of the samples that an epoch of this order holds at a time, of those that it draws."""
+        held = min(order.policy.held(order.mapping), order.samples)
+        return round(held * self._residents.pool.mean_pages * order.draws / order.samples)
+
     def _most(self) -> int:
         """Return the pages of this node's own samples."""
         return self._residents.pool.allocator.count - 1 - self.reserved.remote_pages
@@ -356,4 +373,8 @@ class Keeping:
     def _drawn(self, order: Order) -> int:
         """Return the pages of all samples that an order draws."""
         pool = self._residents.pool
-        return pool.all_pages if order.subset is None else int(pool.pages_of[order.subset.mask].sum(dtype="int64"))
+        if order.subset is None:
+            return pool.all_pages
+        if isinstance(pool.pages_of, EqualPages):
+            return pool.pages_of.pages * len(order.subset)
+        return int(pool.pages_of[order.subset.mask].sum(dtype="int64"))

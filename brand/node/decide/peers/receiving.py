@@ -140,7 +140,7 @@ class Receiving(Feature, Reprs, shows="room _requests"):
         heads = self.arriving.finish(node)
         new = np.zeros(1, np.bool_) if epoch is None or not len(heads) else self._needs(epoch, places)
         if new.any():
-            self._residents.pool.came(heads, rows)
+            self._residents.pool.came(places, heads, rows)
             self._residents.put(places, heads, node)
         elif len(heads):
             self._residents.pool.give_back(places, heads)

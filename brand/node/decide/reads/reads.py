@@ -192,7 +192,7 @@ class Reads(Reprs, shows="under_way no_room"):
             read = read.part(read.number, ~repeated)
             waits = waits.of(read.places)
             places, heads, rows, whole = places[brought], heads[brought], rows[brought], whole[brought]
-        residents.pool.came(heads, rows)
+        residents.pool.came(places, heads, rows)
         twice = residents.present(places)  # another epoch's read was faster
         residents.put(places[~twice], heads[~twice])
         if twice.any():

@@ -9,8 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners
-from brand.node.memory.pages import PageCounts
-from brand.orders.base.placement import choose_cached, choose_kept, held_units, most_wanted, room_left, unit_at, units
+from brand.node.memory.pages import EqualPages, PageCounts
+from brand.orders.base.dtypes import PackedMask
+from brand.orders.base.part import Subset
+from brand.orders.base.placement import (
+    CachedUnits,
+    choose_cached,
+    choose_kept,
+    choose_units,
+    held_units,
+    most_wanted,
+    room_left,
+    unit_at,
+    unit_lengths,
+    unit_sums,
+    units,
+)
 from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 
@@ -18,6 +32,11 @@ ON_TOP: Final = 4096
 """Bytes that the file system needs in addition to those of a unit: half a block at both ends, on average."""
 SLACK_SHARE: Final = 32
 """`1 / SLACK_SHARE` of a folder stays free for samples that are written before others are evicted."""
+
+MOST_MASKED: Final = 1 << 22
+"""Samples of the largest data set of which single samples are chosen, by the plan. Of larger ones, units are."""
+LEAST_UNIT: Final = 64
+"""The fewest samples of a unit of such a data set."""
 
 Placement = Literal["auto", "even", "next", "frequency"]
 """The placement that a user asks for (`brand.node.decide.cache.keeping`)."""
@@ -124,6 +143,10 @@ class ChooseCached:
     """The cache folders. None if there are none, or if nothing more is written to them."""
     follow: Follow | None = None
     """How the folders follow the draws. None if samples that have a place keep it."""
+    subset: Subset | None = None
+    """The samples that the run draws. None if it draws all."""
+    held: int = 0
+    """Pages that the epoch holds at a time, on all nodes together, if nothing is cached."""
 
     @property
     def since(self) -> int | None:
@@ -139,23 +162,56 @@ class ChooseCached:
         """Do one step of the long work. Return whether there was any, so that plans in between need not wait."""
         return self.follow is not None and self.follow.foresee()
 
-    def kept(self, pages_of: PageCounts) -> NDArray[np.bool_] | None:
-        """Return a mask of the samples to cache, shape (samples,): as many as fit of those that this node owns.
+    def kept(self, pages_of: PageCounts) -> NDArray[np.bool_] | CachedUnits | None:
+        """Return the samples to cache: as many as fit of those that this node owns. A mask has the shape (samples,).
 
         Returns None if the memory cache does not change.
         """
         if self.unit is None:
             return None
-        mine, follow, shelf = self._mine(), self.follow, self.shelf
-        size_of = pages_of if mine is None else np.where(mine, pages_of, 0)
-        unit, key = self.unit, None
-        fits = int(size_of.sum(dtype=np.int64)) <= self.room
-        if follow is not None and follow.in_memory and not fits:
-            assert follow.ahead is not None
-            assert shelf is not None
-            unit, key = shelf.unit, follow.ahead.key(follow.epoch)[0]
+        if len(pages_of) > MOST_MASKED:
+            return self._kept_units(pages_of)
+        mine, size_of, unit, key = self._mine(), pages_of[:], self.unit, None
+        if mine is not None:
+            size_of = np.where(mine, size_of, 0)
+        if int(size_of.sum(dtype=np.int64)) > self.room and self.follow is not None and self.follow.in_memory:
+            unit, key = self._wanted(self.follow)
         kept = choose_kept(self._whole(), size_of, self.room, unit, self.seed, key=key)
         return kept if mine is None else kept & mine
+
+    def _kept_units(self, pages_of: PageCounts) -> CachedUnits:
+        """Return the units to cache, without an array that has an entry for each sample."""
+        assert self.unit is not None
+        unit, key = max(self.unit, LEAST_UNIT), None
+        sizes, every = self._unit_pages(pages_of, unit)
+        if int(sizes.sum()) > self.room and self.follow is not None and self.follow.in_memory:
+            unit, key = self._wanted(self.follow)
+            sizes, every = self._unit_pages(pages_of, unit)
+        held = round(self.held * int(sizes.sum()) / max(1, every))
+        chosen = choose_units(sizes, held, self.room, self.seed, key) & (sizes > 0)
+        return CachedUnits(
+            self.plan.mapping, unit, chosen, None if self.subset is None else PackedMask(self.subset.mask)
+        )
+
+    def _wanted(self, follow: Follow) -> tuple[int, NDArray[Any]]:
+        """Return the samples of a unit, and a key for each unit: the ranks here draw those with small keys most."""
+        assert follow.ahead is not None
+        assert self.shelf is not None
+        return self.shelf.unit, follow.ahead.key(follow.epoch)[0]
+
+    def _unit_pages(self, pages_of: PageCounts, unit: int) -> tuple[NDArray[np.int64], int]:
+        """Return the pages of each unit that this node reads for the epoch, and the pages that all nodes read."""
+        mapping, owners, part = self.plan.mapping, self.owners, None if self.subset is None else self.subset.mask
+        if not isinstance(pages_of, EqualPages):
+            sizes = unit_sums(mapping, pages_of if part is None else np.where(part, pages_of, 0), unit)
+        elif part is not None:
+            sizes = unit_sums(mapping, part, unit) * pages_of.pages
+        else:
+            sizes = unit_lengths(mapping, unit) * pages_of.pages
+        every = int(sizes.sum())
+        if owners.of_chunk is not None:
+            sizes[np.repeat(owners.of_chunk != owners.node, len(sizes) // mapping.chunks)] = 0
+        return sizes, every
 
     def _whole(self) -> EpochPlan:
         return self.plan if isinstance(self.plan, EpochPlan) else self.plan.whole()
@@ -164,13 +220,11 @@ class ChooseCached:
         """Return a mask of the samples that this node reads for the epoch, shape (samples,). None if it reads all."""
         owners, samples = self.owners, self.plan.mapping.samples
         mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
-        if isinstance(self.plan, EpochPlan) and len(self.plan.sample_of) < samples:
-            drawn = np.zeros(samples, np.bool_)
-            drawn[self.plan.sample_of] = True
-            mine = drawn if mine is None else mine & drawn
+        if self.subset is not None:
+            mine = self.subset.mask if mine is None else mine & self.subset.mask
         return mine
 
-    def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.int8] | None:
+    def cached(self, kept: NDArray[np.bool_] | CachedUnits | None) -> NDArray[np.int8] | None:
         """Return the cache folder in which each sample has a place, from 1 on; 0 if it has none. Shape (samples,).
 
         Samples of the memory cache are left out. If the folders have space for all samples, they include them, too, so
@@ -180,7 +234,7 @@ class ChooseCached:
         shelf = self.shelf
         if shelf is None:
             return None
-        mine = self._mine()
+        mine, kept = self._mine(), kept.part() if isinstance(kept, CachedUnits) else kept
         able, near = shelf.able if mine is None else shelf.able & mine, shelf.near if kept is None else kept
         all_fit = int(shelf.sizes[able | (shelf.held > 0)].sum(dtype=np.int64)) <= int(shelf.limits.sum())
         size_of = np.where(able if all_fit else able & ~near, shelf.sizes, 0)

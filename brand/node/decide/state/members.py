@@ -120,8 +120,16 @@ class SampleLimits:
 
     def never_held(self, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
         """Return a mask of the places with samples that are too large for this node, shape (places,)."""
-        return self._residents.pages_of[places] > self._largest
+        return self._larger(places, self._largest)
 
     def too_large(self, node: NodeNumber, places: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
         """Return a mask of the samples that are too large to be sent to a node without a request, shape (places,)."""
-        return self._residents.pages_of[places] > self.largest_sent(node)
+        return self._larger(places, self.largest_sent(node))
+
+    def _larger(self, places: NDArray[Any] | slice, pages: int) -> NDArray[np.bool_]:
+        """Return a mask of the samples that take more than so many pages, shape (places,)."""
+        pool = self._residents.pool
+        if pool.most_pages <= pages:  # as nearly always
+            count = len(range(*places.indices(len(pool.pages_of)))) if isinstance(places, slice) else len(places)
+            return np.zeros(count, np.bool_)
+        return pool.pages_of[places] > pages
