@@ -166,7 +166,7 @@ def test_two_ranks_that_wait_are_both_prepared_for() -> None:
     world.step()
     plan = world.core.epochs.lives[RunNumber(run), 0].live
     assert plan is not None
-    ranks = {plan.epoch.plan.sample_of.tolist().index(world.places(task)[0]) % 2 for task in world.tasks.values()}
+    ranks = {plan.epoch.plan.sample_of[:].tolist().index(world.places(task)[0]) % 2 for task in world.tasks.values()}
     assert ranks == {0, 1}
 
 
@@ -174,7 +174,7 @@ def ranks_of_tasks(world: PreparingWorld, run: RunNumber) -> list[int]:
     """The rank for which each preparer works now, of four."""
     plan = world.core.epochs.lives[run, 0].live
     assert plan is not None
-    order = plan.epoch.plan.sample_of.tolist()
+    order = plan.epoch.plan.sample_of[:].tolist()
     return [order.index(world.places(task)[0]) % 4 for task in world.tasks.values()]
 
 

@@ -58,7 +58,7 @@ def tend(made: World, log: Troubles, later_s: float) -> None:
 def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """After five seconds, with the rank, its process, the position and the file that the storage has not brought."""
     made, log, run = waiting_world()
-    made.finish_job()
+    made.finish_plan()
     made.step()
     made.draw(1, run, 0, range(0, 10, 2))
     live = made.core.epochs.get((run, 0))
@@ -83,7 +83,7 @@ def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixt
 def test_more_draws_that_wait_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """A second rank is no second line, but one of a sum, half a minute after the first."""
     made, log, run = waiting_world()
-    made.finish_job()
+    made.finish_plan()
     made.step()
     made.draw(1, run, 0, [0])
     made.draw(2, run, 0, [1])
@@ -120,12 +120,12 @@ def test_a_draw_that_waits_for_its_plan_says_so(caplog: pytest.LogCaptureFixture
 def test_a_read_that_has_not_begun_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     """Other reads come first: the line names the file all the same."""
     made, log, run = waiting_world(ranks=1)
-    made.finish_job()
+    made.finish_plan()
     made.step()
     live = made.core.epochs.get((run, 0))
     assert live is not None
     epoch = live.epoch
-    late = int(epoch.states.due(epoch.plan.sample_of).argmax())
+    late = int(epoch.states.due(epoch.plan.sample_of[:]).argmax())
     made.draw(1, run, 0, [late])
     tend(made, log, LATE_S)
     (line,) = told(caplog)

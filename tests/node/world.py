@@ -549,12 +549,13 @@ class World:
 
     def finish_plan(self) -> None:
         """The planner has made the plan of the epoch that has just begun, or its first window."""
+        (job, *_) = self.jobs
         self.finish_job()
-        self.step()
-        for number, job in enumerate(self.jobs):
-            if isinstance(job, MakeWindow):
-                self.jobs.insert(0, self.jobs.pop(number))
-                self.finish_job()
+        if isinstance(job, MakePlan) and job.in_windows and job.order.windows(job.key[1]) is not None:
+            self.step()
+            (window,) = (number for number, job in enumerate(self.jobs) if isinstance(job, MakeWindow))
+            self.jobs.insert(0, self.jobs.pop(window))
+            self.finish_job()
 
     def plan(self, order: Order, epoch: int, joins: tuple[Join, ...] = ()) -> EpochPlan:
         """The plan of an epoch."""

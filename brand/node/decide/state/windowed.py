@@ -48,11 +48,9 @@ class KnownPlaces(Reprs, shows="first end"):
         return self._draws
 
     def __getitem__(self, at: Any) -> Any:
-        """Return the places at positions that are known: a number, an array, or a slice without steps."""
+        """Return the places at positions that are known: a number, an array, or a slice."""
         if isinstance(at, slice):
-            start, stop, step = at.indices(self._draws)
-            assert step == 1
-            return self._at(np.arange(start, stop))
+            return self._at(np.arange(*at.indices(self._draws)))
         if isinstance(at, np.ndarray):
             return self._at(at)
         return self._at(np.array([at]))[0]
