@@ -368,7 +368,7 @@ class World:
         """A client looks whether it can take samples by itself, and begins to copy; whether it can."""
         key, asked = (RunNumber(run), epoch), np.array(positions, np.int64)
         some = self.core.draws.places(key, 0, len(self.sizes))
-        if client in self.asked or not len(some) or not self.entries[some[asked]].all():
+        if client in self.asked or asked.max() >= len(some) or not self.entries[some[asked]].all():
             return False
         places = some[asked].astype(np.int64)
         assert places.tolist() == self.plan(self.runs[run].order, epoch).sample_of[asked].tolist()
@@ -729,7 +729,8 @@ class World:
         for key, live in now.items():
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
-                skipped, states = live.epoch.plan.sample_of[: live.epoch.progress.start], live.epoch.states
+                first, states = live.epoch.known.start, live.epoch.states
+                skipped = live.epoch.plan.sample_of[first : max(first, live.epoch.progress.start)]
                 assert not states.are(HELD, skipped).any(), "held for positions that were given up"
                 assert not states.waited_for(skipped).any(), "to be read for positions that were given up"
 

@@ -167,24 +167,24 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         if last - first >= REMEMBERED:  # more blocks than are remembered would have to be requested for each draw
             return None
         for number in range(first, last + 1):
-            block = self._blocks.pop(number, None)
-            if block is None:
+            block, needed = self._blocks.pop(number, None), min(MOST_PLACES, highest + 1 - number * MOST_PLACES)
+            if block is None or len(block) < needed:
                 question = AskPlaces((RunNumber(run), epoch), number * MOST_PLACES)
                 block = unpack(Places, self._request(pack(question), Kind.PLACES)).places.copy()
                 if not len(block):
-                    self._never = True
+                    self._never = not self._blocks  # otherwise the server does not know the order so far ahead yet
                     return None
                 if not 0 <= block.min() <= block.max() < len(self._entries):
                     raise ProtocolError("places that the data set does not have")
                 if len(self._blocks) == REMEMBERED:
                     del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = block
+            if len(block) < needed:
+                return None
         if first == last:
             found = self._blocks[first]
         else:
             found = np.concatenate([self._blocks[number] for number in range(first, last + 1)])
-        if highest - first * MOST_PLACES >= len(found):
-            raise ProtocolError("the server sends too few places")
         places: NDArray[np.int64] = found[positions - first * MOST_PLACES].astype(np.int64)
         return places
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached
 from brand.node.decide.state.states import DUE, NO_READ, ReadQueue
+from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows, read_dtype
 from brand.reprs import Reprs
@@ -227,6 +228,11 @@ class WindowedEpoch(Epoch):
             yield len(places)
 
     @property
+    def _start(self) -> int:
+        """Position before which no rank draws, except a slow one."""
+        return min(len(self._known), max(self.division.start, min(self._fronts.values(), default=0) - BEHIND))
+
+    @property
     def _knows_all_ranks(self) -> bool:
         return len(self.ranks) >= self.division.replicas
 
@@ -238,13 +244,13 @@ class WindowedEpoch(Epoch):
             return None
         known, draws = self._known, len(self._known)
         if not self._begun:
-            least = min(self._fronts.values(), default=0)
-            known.begin(min(draws, max(self.division.start, least - BEHIND)))
+            known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
         missing = [position for positions in waiting for position in known.missing(positions)[:1].tolist()]
         beyond = [position for position in missing if not known.end <= position < known.end + MOST]
         if known.end < draws and (self._needs_more() or len(beyond) < len(missing)):
-            first, size, self._size = known.end, self._size, min(2 * self._size, MOST)
-            self._asked = NextWindow(self._source, first, min(first + size, draws), not self._begun)
+            end = max(known.end, self._start) + self._size
+            self._asked = NextWindow(self._source, known.end, min(end, draws), not self._begun)
+            self._size = min(2 * self._size, MOST)
         elif beyond:
             first = beyond[0] // FIRST * FIRST
             self._asked = NextWindow(self._source, first, min(first + FIRST, draws), begins=False)
@@ -283,13 +289,15 @@ class WindowedEpoch(Epoch):
 
     def _leave_out(self, window: PlanWindow) -> NDArray[Any]:
         """Release the samples of a window that no known rank will draw. Return the places that were held."""
-        if self._knows_all_ranks and max(self._fronts.values(), default=0) <= window.first:
+        start = self.division.start
+        if self._knows_all_ranks and max(start, *self._fronts.values()) <= window.first:
             return np.arange(0)
         positions = np.arange(window.first, window.end)
         ranks_of = self.division.ranks_of(positions)
         fronts = np.full(self.division.replicas, -1)
-        fronts[list(self._fronts)] = list(self._fronts.values())
-        unknown, drawn = window.sample_of[fronts[ranks_of] < 0], window.sample_of[positions < fronts[ranks_of]]
+        fronts[list(self._fronts)] = [max(start, front) for front in self._fronts.values()]
+        drawn = positions < np.maximum(start, fronts[ranks_of])
+        unknown, drawn = window.sample_of[(fronts[ranks_of] < 0) & ~drawn], window.sample_of[drawn]
         return np.concatenate((unknown[self.states.do_not_ask(unknown)], drawn[self.states.release(drawn)]))
 
     def _queue(self, reads: NDArray[np.void]) -> None:
