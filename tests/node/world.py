@@ -224,6 +224,8 @@ class World:
     """Larger gaps between the samples of a read are not read through."""
     prepared: DecodingStart | None = None
     """What it prepares with (`tests.node.preparing`)."""
+    whole: bool = False
+    """Whether all its plans are made as a whole."""
     measures: bool = False
     """Whether a test only counts what is read: then it leaves the checks to other tests, as they take long."""
 
@@ -541,7 +543,7 @@ class World:
                 self.tell(make_window(job))
             case MakePlan(key, order, joins):
                 if self.turn.wants_plan(job) or not looks:
-                    windows = order.windows(key[1]) if job.in_windows else None
+                    windows = order.windows(key[1]) if job.in_windows and not self.whole else None
                     plan = self.plan(order, key[1], joins) if windows is None else windows
                     read_of = read_of_sample(plan) if isinstance(plan, EpochPlan) else None
                     self.tell(PlanMade(key, plan, read_of, joins))
@@ -551,7 +553,7 @@ class World:
         """The planner has made the plan of the epoch that has just begun, or its first window."""
         (job, *_) = self.jobs
         self.finish_job()
-        if isinstance(job, MakePlan) and job.in_windows and job.order.windows(job.key[1]) is not None:
+        if isinstance(job, MakePlan) and job.in_windows and not self.whole and job.order.windows(0) is not None:
             self.step()
             (window,) = (number for number, job in enumerate(self.jobs) if isinstance(job, MakeWindow))
             self.jobs.insert(0, self.jobs.pop(window))
@@ -729,8 +731,10 @@ class World:
         for key, live in now.items():
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
-                first, states = live.epoch.known.start, live.epoch.states
-                skipped = live.epoch.plan.sample_of[first : max(first, live.epoch.progress.start)]
+                known, states = live.epoch.known, live.epoch.states
+                skipped = live.epoch.plan.sample_of[
+                    np.array(known[: max(0, live.epoch.progress.start - known.start)], np.int64)
+                ]
                 assert not states.are(HELD, skipped).any(), "held for positions that were given up"
                 assert not states.waited_for(skipped).any(), "to be read for positions that were given up"
 

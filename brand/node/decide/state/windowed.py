@@ -168,9 +168,13 @@ class WindowedEpoch(Epoch):
         super().__init__(EpochPlan(windows.mapping, places, self._table[:0]), division, number, setting)
         self._source, self._room = windows, room
         self.reads: WindowedReadQueue = WindowedReadQueue(self.plan)
+        self._buffer = 2 * windows.mapping.groups * windows.mapping.chunk_size
+        """About how many positions pass from the first draw of a stripe to its last one."""
         self._fronts: dict[int, int] = {}
         """Position before which each known rank had drawn all its positions when it began."""
         self._begun = False
+        self._whole = False
+        """Whether draws are so far apart that all positions have to be known."""
         self._asked: NextWindow | None = None
         """The window that the planner makes."""
         self._size = FIRST
@@ -245,14 +249,18 @@ class WindowedEpoch(Epoch):
         known, draws = self._known, len(self._known)
         if not self._begun:
             known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
-        missing = [position for positions in waiting for position in known.missing(positions)[:1].tolist()]
-        beyond = [position for position in missing if not known.end <= position < known.end + MOST]
-        if known.end < draws and (self._needs_more() or len(beyond) < len(missing)):
-            end = max(known.end, self._start) + self._size
-            self._asked = NextWindow(self._source, known.end, min(end, draws), not self._begun)
+        missing = np.concatenate([np.arange(0), *map(known.missing, waiting)])
+        beyond = missing[(missing < known.first) | (missing >= known.end + MOST)]
+        blocks = np.unique(beyond // FIRST)
+        self._whole = self._whole or len(blocks) > ASIDE // 2
+        if known.end < draws and (self._whole or self._needs_more() or len(beyond) < len(missing)):
+            end = draws if self._whole else min(draws, max(known.end, self._start) + self._size)
+            self._asked = NextWindow(self._source, known.end, end, not self._begun)
             self._size = min(2 * self._size, MOST)
-        elif beyond:
-            first = beyond[0] // FIRST * FIRST
+        elif self._whole and len(beyond):
+            self._asked = NextWindow(self._source, 0, known.first, begins=False)
+        elif len(beyond):
+            first = int(blocks[0]) * FIRST
             self._asked = NextWindow(self._source, first, min(first + FIRST, draws), begins=False)
         return self._asked
 
@@ -261,10 +269,7 @@ class WindowedEpoch(Epoch):
         if not self.ranks:
             return False
         ahead = self._known.end - reached(self)
-        if (
-            not self._knows_all_ranks
-            and ahead < self._room + 2 * self.plan.mapping.groups * self.plan.mapping.chunk_size
-        ):
+        if not self._knows_all_ranks and ahead < self._room + self._buffer:
             return True  # the samples of ranks that have not begun take memory until their windows are made
         number = self.reads.next
         return ahead < self._room + MOST and (number is None or number >= self._last)
@@ -284,12 +289,12 @@ class WindowedEpoch(Epoch):
         held = self._leave_out(window)
         self._last = self.plan.read_count
         self._queue(window.reads)
-        skipped = self._known.forget_before(self.front() - BEHIND)
+        skipped = self._known.forget_before(0 if self._whole else self.front() - BEHIND)
         return np.concatenate((held, skipped[self.states.release(skipped)]))
 
     def _leave_out(self, window: PlanWindow) -> NDArray[Any]:
         """Release the samples of a window that no known rank will draw. Return the places that were held."""
-        start = self.division.start
+        start = self.progress.start
         if self._knows_all_ranks and max(start, *self._fronts.values()) <= window.first:
             return np.arange(0)
         positions = np.arange(window.first, window.end)
