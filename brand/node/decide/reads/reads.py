@@ -212,18 +212,22 @@ class Reads(Reprs, shows="under_way no_room"):
             leave_chunks(residents, waits.epoch, chunks)
 
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
-        """Return the epoch whose next read is needed in the fewest draws, and their number."""
+        """Return the epoch whose next read is needed in the fewest draws, and their number.
+
+        Returns None if that read is not known yet: reads of later epochs must not take its memory.
+        """
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
-            if live.epoch.reads.next is not None:
-                epoch, deadline, early = live.epoch, live.epoch.reads.deadline, self._early
+            epoch, early = live.epoch, self._early
+            if epoch.reads.next is not None or epoch.waits_for_plan:
+                deadline = epoch.known.stop if epoch.reads.next is None else epoch.reads.deadline
                 if early is None or not epoch.plan.shares:
                     lead = draws_before(self._epochs, key, live) + deadline - reached(epoch)
                 else:
                     lead = early.lead(key, live, deadline, now_s)
                 if best is None or lead < best[1]:
-                    best = live.epoch, lead
-        return best
+                    best = epoch, lead
+        return None if best is None or best[0].reads.next is None else best
 
     def _stripes(self, epoch: Epoch, most: int, now_s: float) -> Read | None:
         """Start the next reads of an epoch as one, at most `most`, if it needs them and memory has space for them.

@@ -243,6 +243,11 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Consecutive positions whose samples are known: all that ranks still draw, and more as the epoch goes on."""
         return range(len(self.plan.sample_of))
 
+    @property
+    def waits_for_plan(self) -> bool:
+        """Whether the planner makes more of the plan."""
+        return False
+
     def places_from(self, first: int, most: int) -> NDArray[Any]:
         """Return the places at the positions from `first` on that are decided, at most `most`."""
         places: NDArray[Any] = self.plan.sample_of[first : first + most]

@@ -193,6 +193,10 @@ class WindowedEpoch(Epoch):
     def known(self) -> range:
         return range(self._known.first, self._known.end)
 
+    @property
+    def waits_for_plan(self) -> bool:
+        return self._asked is not None
+
     def positions_of(self, rank: int, front: int = 0) -> NDArray[np.int64]:
         known = self.known
         positions = np.arange(max(front, known.start), known.stop)
