@@ -128,6 +128,13 @@ class Order:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
         return None if self.subset is not None else self.policy.windows(self.mapping, self.seed, epoch)
 
+    def place_at(self, epoch: int, position: int) -> int:
+        """Return the place of the sample at a position of an epoch of a job that is alone."""
+        windows = self.windows(epoch)
+        if windows is None:
+            return int(self.plan(epoch).sample_of[position])
+        return int(windows.window(position, position + 1).sample_of[0])
+
     def to_json(self) -> dict[str, Any]:
         """Return the order as plain values: its fields and those of the policy. A subset is written as its digest."""
         own = {

@@ -240,7 +240,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         """Return a description of a ticket for the user."""
         _, epoch = tag_and_epoch(int(ticket))
         position = int(positions_of(np.array([ticket]))[0])
-        group = int(order.plan(epoch).sample_of[position]) // order.mapping.group_size
+        group = order.place_at(epoch, position) // order.mapping.group_size
         rank, ranks = find_rank(None, None)
         return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
 
