@@ -8,9 +8,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
 
+from brand.formats.constants import ROW
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.pages import NoMemory, PagePool
+from brand.node.memory.pages import ROW_BYTES, IndexedPages, NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from tests.rounds import examples
 
@@ -19,14 +21,28 @@ PAGE = 64
 PLACES = st.sets(st.integers(0, SAMPLES - 1), max_size=6)
 
 
+def indexed(pages_of: NDArray[np.uint8]) -> IndexedPages:
+    """The same pages, by the sizes in an index."""
+    rows = np.zeros(len(pages_of), ROW)
+    rows["size"] = rows["raw_size"] = pages_of.astype(np.int64) * PAGE - ROW_BYTES
+    largest, total = int(rows["raw_size"].max()), int(pages_of.sum())
+    most = int(pages_of.max())
+    return IndexedPages(lambda first, end: rows[first:end], rows.__getitem__, len(rows), PAGE, largest, most, total)
+
+
 class ResidentsMachine(RuleBasedStateMachine):
     """Samples come, are referred to, kept and let go."""
 
-    @initialize(pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES), pages=st.integers(5, 100))
-    def start(self, pages_of: list[int], pages: int) -> None:
+    @initialize(
+        pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES),
+        pages=st.integers(5, 100),
+        by_index=st.booleans(),
+    )
+    def start(self, pages_of: list[int], pages: int, *, by_index: bool) -> None:
         self.pages_of = np.array(pages_of, np.uint8)
         self.allocator = Allocator((pages + 1) * PAGE, PAGE)
-        self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), self.pages_of))
+        counts = indexed(self.pages_of) if by_index else self.pages_of
+        self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), counts))
         self.references = Counter[int]()
         """References but the one of being kept."""
         self.chosen, self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int](), set[int]()
@@ -42,7 +58,7 @@ class ResidentsMachine(RuleBasedStateMachine):
     def put(self, places: set[int]) -> None:
         new = np.array(sorted(places - self.here()), np.int64)
         if len(new) and int(self.pages_of[new].sum()) <= self.allocator.free:
-            heads, _ = self.allocator.take(self.pages_of[new])
+            heads, _ = self.residents.pool.take(new)
             self.residents.put(new, heads)
             self.references.update(new.tolist())
             self.kept |= set(new.tolist()) & self.to_keep
@@ -100,7 +116,7 @@ class ResidentsMachine(RuleBasedStateMachine):
         self.to_keep = {place for place in self.to_keep if place // chunk_size not in chunks}
         self.forget()
 
-    @precondition(lambda self: hasattr(self, "arena"))
+    @precondition(lambda self: hasattr(self, "residents"))
     @invariant()
     def agrees(self) -> None:
         residents, every = self.residents, np.arange(SAMPLES)

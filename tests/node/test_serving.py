@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import brand
 from brand.errors import FormatError, MissingFileError
 from brand.formats.compression import Mode
-from brand.node.memory.pages import EqualPages, all_pages, most_pages
+from brand.node.decide.state import choosing
+from brand.node.memory.pages import EqualPages, IndexedPages, all_pages, most_pages
+from brand.node.setup import measure
 from brand.node.setup.measure import measure_pages, pages_in, stored_sizes
 from brand.orders.base.policy import Policy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -79,6 +83,46 @@ def test_the_manifest_shows_whether_samples_take_equal_pages(
     assert (all_pages(pages_of), most_pages(pages_of)) == (int(by_size.sum()), int(by_size.max()))
     if compression == "none":
         assert isinstance(pages_of, EqualPages) == shown
+
+
+def test_the_pages_of_a_large_data_set_are_those_of_its_index(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of neighbours, of several runs, of scattered places, of one, of a table of them, and of rows that are damaged."""
+    data = StoredDataSet(texts)
+    page, expected = measure_pages(stored_sizes(data))
+    monkeypatch.setattr(measure, "MOST_LISTED", 0)
+    found, pages_of = pages_in(data)
+    assert isinstance(pages_of, IndexedPages)
+    assert (found, len(pages_of)) == (page, SAMPLES)
+    assert expected.max() <= most_pages(pages_of)
+    assert expected.sum() <= all_pages(pages_of) <= expected.sum() + SAMPLES
+    rng = np.random.default_rng(0)
+    runs = np.concatenate([np.arange(40, 90), np.arange(7), np.arange(500, 600)])
+    scattered = rng.permutation(SAMPLES), rng.integers(0, SAMPLES, (5, 7))
+    for places_ in (np.arange(30, 300), runs, *scattered, runs[:0], runs[:1]):
+        assert np.array_equal(pages_of[places_], expected[places_])
+    assert np.array_equal(pages_of[17:93], expected[17:93])
+    assert int(pages_of[5]) == int(expected[5])
+
+    def unreadable(*_: object) -> NDArray[np.void]:
+        raise MissingFileError("gone", path=texts)
+
+    gone = replace(pages_of, rows=unreadable, rows_at=unreadable)
+    assert (gone[np.arange(50)] == 1).all()
+    assert (gone[rng.permutation(50)] == 1).all()
+
+
+@pytest.mark.parametrize("memory", [0.3, 1.0])
+def test_a_large_data_set_of_samples_of_all_sizes(texts: Path, memory: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages by the index and cached units: each epoch has each sample, nothing is read alone, memory is used."""
+    monkeypatch.setattr(measure, "MOST_LISTED", 0)
+    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    with running_server(texts, memory=memory) as server, drawing(texts, server.address, fields=FIELDS) as data_set:
+        sampler = BrandSampler(data_set, seed=3)
+        for epoch in range(3):
+            assert take(data_set, sampler) == planned(sampler, texts, epoch)
+        facts = server.facts()
+    assert facts["direct"] == facts["failed_reads"] == 0
+    assert facts["memory"]["cached"] > 0
 
 
 STRIPES_OF_8 = StripePolicy(4, stripe=8)

@@ -12,7 +12,7 @@ import sys
 
 from brand.errors import BrandError
 from brand.node.serve.recording import replay
-from brand.node.setup.measure import measure_pages, stored_sizes
+from brand.node.setup.measure import pages_in
 from brand.storage.dataset.dataset import StoredDataSet
 
 
@@ -20,7 +20,7 @@ def main(record: str, data_set: str) -> int:
     """Replay a log; the exit status, 1 where a decision differs or the log is none."""
     try:
         data = StoredDataSet(data_set)
-        entries = replay(record, data, measure_pages(stored_sizes(data))[1])
+        entries = replay(record, data, pages_in(data)[1])
     except BrandError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -173,7 +173,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
                 "limit": allocator.bytes,
                 "used": self.used_bytes,
                 "cached": residents.kept_pages * page,
-                "leased": sum(int(residents.pages_of[p].sum()) for p in self.draws.leases.places()) * page,
+                "leased": sum(int(residents.counts(p).sum()) for p in self.draws.leases.places()) * page,
                 "free": allocator.free * page,
             },
             "cache": self.caching.facts(),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import Places
+from brand.node.memory.tables import SparseTable
 from brand.reprs import Reprs
 
 Mask = NDArray[np.bool_]
@@ -30,10 +31,9 @@ class DecodedStore:
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
         self._allocator = allocator
-        self._state = np.full(samples, RAW, np.uint8)
-        self._head = np.zeros(samples, np.int32)
-        self._count = np.zeros(samples, np.uint32)
-        self._leases = np.zeros(samples, np.int32)
+        self._state, self._head, self._count, self._leases = (
+            SparseTable(samples, dtype).values for dtype in (np.uint8, np.int32, np.uint32, np.int32)
+        )
 
     def __repr__(self) -> str:
         raw, making, made, never = np.bincount(self._state, minlength=4).tolist()

@@ -6,12 +6,14 @@ instead of its offset in the chunk (`are_of`). So a client can check and unpack 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import FormatError
 from brand.formats.constants import ROW
 from brand.node.memory.allocator import Allocator
 from brand.orders.base.dtypes import count_dtype
@@ -23,6 +25,8 @@ SINK: Final = 0
 
 IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
+_NEIGHBOURS: Final = 16
+"""Samples of a run of neighbours, on average, whose rows are read run by run."""
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
 Places = NDArray[np.integer[Any]]
@@ -46,20 +50,90 @@ class EqualPages:
         return np.full(shape, self.pages, count_dtype(self.pages))
 
 
-PageCounts = PageArray | EqualPages
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedPages:
+    """The pages of samples that are looked up in the index, indexed like an array of them."""
+
+    rows: Callable[[int, int], NDArray[np.void]]
+    """Returns the rows of the places from a first one to the one before an end. Raises `FormatError`."""
+    rows_at: Callable[[NDArray[np.int64]], NDArray[np.void]]
+    """Returns the rows of these places. Raises `FormatError`."""
+    samples: int
+    page: int
+    """Bytes of a page."""
+    largest: int
+    """The largest raw size of a sample."""
+    most: int
+    """The most pages of a sample."""
+    total: int
+    """The most pages that all samples can take."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, places: Places | slice | int) -> PageArray:
+        """Return the pages of the samples at these places, which are numbers and not a mask.
+
+        A row that cannot be read counts as that of an empty sample, as an impossible one does (`possible_sizes`).
+        """
+        if isinstance(places, slice):
+            first, end, _ = places.indices(self.samples)
+            return self._run(first, max(first, end))
+        wanted = np.asarray(places, np.int64)
+        flat = wanted.ravel()
+        ends = np.append(np.flatnonzero(np.diff(flat) != 1) + 1, len(flat))
+        # Neighbours are read together, and by the descriptor: taking each from the mapped file would map all its pages.
+        if len(flat) >= _NEIGHBOURS * len(ends):
+            runs = zip([0, *ends.tolist()], ends.tolist(), strict=False)
+            found = [self._run(int(flat[first]), int(flat[end - 1]) + 1) for first, end in runs]
+            return np.concatenate(found).reshape(wanted.shape)
+        try:
+            return self._pages(self.rows_at(flat)).reshape(wanted.shape)
+        except FormatError:
+            return np.ones(wanted.shape, count_dtype(self.most))
+
+    def _run(self, first: int, end: int) -> PageArray:
+        try:
+            return self._pages(self.rows(first, end))
+        except FormatError:
+            return np.ones(end - first, count_dtype(self.most))
+
+    def _pages(self, rows: NDArray[np.void]) -> PageArray:
+        return pages_needed(possible_sizes(rows, self.largest), self.page).astype(count_dtype(self.most))
+
+
+PageCounts = PageArray | EqualPages | IndexedPages
 """Pages of each sample, indexed by places."""
 
 
 def all_pages(pages_of: PageCounts) -> int:
-    """Return the pages of all samples together."""
-    if isinstance(pages_of, EqualPages):
-        return pages_of.samples * pages_of.pages
+    """Return the pages of all samples together; of `IndexedPages`, the most that they can be."""
+    match pages_of:
+        case EqualPages():
+            return pages_of.samples * pages_of.pages
+        case IndexedPages():
+            return pages_of.total
     return int(pages_of.sum(dtype=np.int64))
 
 
 def most_pages(pages_of: PageCounts) -> int:
-    """Return the pages of the largest sample."""
-    return pages_of.pages if isinstance(pages_of, EqualPages) else int(pages_of.max(initial=0))
+    """Return the pages of the largest sample, or more."""
+    match pages_of:
+        case EqualPages():
+            return pages_of.pages
+        case IndexedPages():
+            return pages_of.most
+    return int(pages_of.max(initial=0))
+
+
+def possible_sizes(rows: NDArray[np.void], largest: int) -> NDArray[np.uint32]:
+    """Return the stored sizes of rows of the index; 0 for a row with impossible sizes.
+
+    No memory is allocated for its sample, which is not read ahead.
+    """
+    possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= largest)
+    sizes: NDArray[np.uint32] = np.where(possible, rows["size"], 0)
+    return sizes
 
 
 class PageMemory(Protocol):
@@ -157,13 +231,24 @@ class PagePool(Reprs, shows="allocator _memory"):
         """Pages of all samples together, and of the largest one. Stored, because steps of a server need them."""
         self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
         """Mean pages of a sample."""
+        indexed = isinstance(pages_of, IndexedPages)
+        self._length = np.zeros(allocator.count if indexed else 0, count_dtype(self.most_pages))
+        """The pages of each sample in memory, at its head, so that the index is not asked for them."""
 
     def take(self, places: Places) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Allocate pages for samples that will arrive. Returns heads, and all pages, sample by sample.
 
         The caller ensures that enough pages are free (`allocator.free`).
         """
-        return self.allocator.take(self.pages_of[places])
+        counts = self.pages_of[places]
+        heads, pages = self.allocator.take(counts)
+        if len(self._length):
+            self._length[heads] = counts
+        return heads, pages
+
+    def counts(self, places: Places, heads: NDArray[np.int32]) -> PageArray:
+        """Return the number of pages of each of some samples in memory."""
+        return self._length[heads] if len(self._length) else self.pages_of[places]
 
     def came(self, places: Places, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Write the rows of samples in front of their bytes, which are in memory."""
@@ -171,7 +256,7 @@ class PagePool(Reprs, shows="allocator _memory"):
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Store pages that `take_out` returned on another node, with the rows of this node. Returns heads."""
-        heads, pages = self.allocator.take(self.pages_of[places])
+        heads, pages = self.take(places)
         self._memory.put_in(pages, data)
         self.came(places, heads, rows)
         return heads
@@ -182,7 +267,7 @@ class PagePool(Reprs, shows="allocator _memory"):
 
     def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Return the number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
-        counts = self.pages_of[places].astype(np.uint32)
+        counts = self.counts(places, heads).astype(np.uint32)
         return counts, self.allocator.chains(heads, counts)
 
     def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.memory.directory import Directory, Entries
-from brand.node.memory.pages import SINK, PagePool, Places
+from brand.node.memory.pages import SINK, PageArray, PagePool, Places
 from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.mapping import Mapping
@@ -118,6 +118,10 @@ class Residents(Reprs, shows="kept_pages released left"):
             return np.zeros(len(places), np.bool_)
         return self._directory.shows(places, entries)
 
+    def counts(self, places: Places) -> PageArray:
+        """Return the number of pages of each of some samples in memory."""
+        return self.pool.counts(places, self._head[places])
+
     def chains(self, places: Places) -> SampleChains:
         """Return the number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         return self.pool.chains(places, self._head[places])
@@ -141,7 +145,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         self._references[heads] = 1
         if sender is not None:
             self._sender[heads] = sender + 1
-            self.sent_pages[sender] += int(self.pages_of[places].sum())
+            self.sent_pages[sender] += int(self.pool.counts(places, heads).sum(dtype=np.int64))
         kept = places[self.to_keep(places)]
         if len(kept):
             self._keep(kept)
@@ -157,7 +161,8 @@ class Residents(Reprs, shows="kept_pages released left"):
         heads = self._head[places]
         left = self._references[heads] - np.uint16(1)
         self._references[heads] = left
-        self.released += int(self.pages_of[places].sum(dtype=np.int64))
+        counts = self.pool.counts(places, heads)
+        self.released += int(counts.sum(dtype=np.int64))
         free = left == 0
         gone, freed = places[free], heads[free]
         if len(gone):
@@ -172,7 +177,7 @@ class Residents(Reprs, shows="kept_pages released left"):
             if len(self._sender):
                 sent = self._sender[freed] > 0
                 senders = self._sender[freed[sent]] - 1
-                np.subtract.at(self.sent_pages, senders, self.pages_of[gone[sent]].astype(np.int64))
+                np.subtract.at(self.sent_pages, senders, counts[free][sent].astype(np.int64))
                 self._sender[freed] = 0
 
     def keep(self, chosen: Chosen | NDArray[np.bool_]) -> None:
@@ -194,7 +199,7 @@ class Residents(Reprs, shows="kept_pages released left"):
             dropped.append(places[was & ~stays])
             new.append(places[stays & ~was])
         gone = np.concatenate(dropped)
-        self.kept_pages -= int(self.pages_of[gone].sum(dtype=np.int64))
+        self.kept_pages -= int(self.counts(gone).sum(dtype=np.int64))
         if self._directory is not None:
             self._directory.hide(gone)
         self.let_go(gone)
@@ -221,7 +226,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         places = self.kept_places()
         if not len(places):
             return places
-        sizes = np.bincount(places // chunk_size, self.pages_of[places])
+        sizes = np.bincount(places // chunk_size, self.counts(places))
         order = np.argsort(-sizes, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[order]), pages)) + 1
         return self._change(self._to_keep.without(order[:enough], chunk_size))
@@ -234,11 +239,13 @@ class Residents(Reprs, shows="kept_pages released left"):
         return np.logical_and(wanted, np.not_equal(self._head[places], 0))
 
     def _keep(self, places: Places) -> None:
-        self._references[self._head[places]] += 1
-        self.kept_pages += int(self.pages_of[places].sum(dtype=np.int64))
+        heads, counts = self._head[places], self.counts(places)
+        self._references[heads] += 1
+        self.kept_pages += int(counts.sum(dtype=np.int64))
         if self._directory is not None:
-            places = places[self.pool.allocator.side_by_side(self._head[places], self.pages_of[places])]
-            self._directory.show(places, self._head[places], self.pages_of[places])
+            together = self.pool.allocator.side_by_side(heads, counts)
+            places = places[together]
+            self._directory.show(places, heads[together], counts[together])
             self._directory.mark_checked(places[self.checked(places)])
 
 

@@ -53,7 +53,7 @@ from brand.node.serve.troubles import Troubles
 from brand.node.serve.work import BackgroundWork, IsWanted, Storing, Workers
 from brand.node.setup.caching import cache_reader, open_caches
 from brand.node.setup.choose import choose_depth, use_page_cache
-from brand.node.setup.measure import lay_out, members_of, pages_in, stored_sizes
+from brand.node.setup.measure import lay_out, measure_pages, members_of, pages_in, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided, pack
@@ -100,9 +100,10 @@ class NodeServer(Reprs, shows="address _clients _state"):
         )
         try:
             node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
-            layout = lay_out(*pages_in(data), spec.memory, peer_memory, members_of(data, node, nodes))
-            folders, cached = open_caches(spec.cache, data, stored_sizes(data)) if spec.cache else ([], None)
-            page = layout.allocator.page
+            sizes = stored_sizes(data) if spec.cache else None
+            page, pages_of = pages_in(data) if sizes is None else measure_pages(sizes)
+            layout = lay_out(page, pages_of, spec.memory, peer_memory, members_of(data, node, nodes))
+            folders, cached = ([], None) if sizes is None else open_caches(spec.cache, data, sizes)
             arena = Arena(layout.allocator.count, page)
             decoding = second = None
             if prepared is not None:

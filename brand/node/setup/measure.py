@@ -11,13 +11,25 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.state.members import Members
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.pages import EqualPages, PageArray, PageCounts, arena_bytes, page_bytes, pages_needed
+from brand.node.memory.pages import (
+    ROW_BYTES,
+    EqualPages,
+    IndexedPages,
+    PageArray,
+    PageCounts,
+    arena_bytes,
+    page_bytes,
+    pages_needed,
+    possible_sizes,
+)
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import smallest
 from brand.orders.base.mapping import Mapping
 from brand.storage.dataset.dataset import StoredDataSet
 
+MOST_LISTED: Final = 1 << 22
+"""Samples of the largest data set of which the pages of each sample are listed if they differ."""
 _STEP: Final = 1 << 18
 """Rows of the index that are read at a time."""
 
@@ -60,7 +72,8 @@ def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageArray]:
 def pages_in(data: StoredDataSet) -> tuple[int, PageCounts]:
     """Return the same as `measure_pages` for the samples of a data set. Raises `FormatError`.
 
-    If its manifest shows that all samples take equally many pages, nothing is read. Otherwise the index is.
+    If its manifest shows that all samples take equally many pages, nothing is read. Otherwise the index is: as a whole,
+    or of a data set of more than `MOST_LISTED` samples when a sample is read.
     """
     manifest, samples = data.manifest, data.header.samples
     page = page_bytes(manifest.mean_bytes)
@@ -69,21 +82,23 @@ def pages_in(data: StoredDataSet) -> tuple[int, PageCounts]:
     equal = manifest.stored_bytes == manifest.raw_bytes == samples * manifest.largest_sample
     if equal or most == 1:
         return page, EqualPages(samples, most)
-    return measure_pages(stored_sizes(data))
+    if samples <= MOST_LISTED:
+        return measure_pages(stored_sizes(data))
+    # The last page of a sample has at least one byte.
+    total = min(samples * most, (manifest.stored_bytes + samples * (ROW_BYTES + page - 1)) // page)
+    return page, IndexedPages(data.rows, data.rows_at, samples, page, manifest.largest_sample, most, total)
 
 
 def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:
     """Return the stored size of each place's sample, shape (samples,). Raises `FormatError`.
 
-    Reads the whole index once, so it is in the page cache from now on. A row with impossible sizes counts as an empty
-    sample: the server allocates no memory for it and does not read it.
+    Reads the whole index once. A row with impossible sizes counts as an empty sample (`possible_sizes`).
     """
     samples = data.header.samples
     sizes = np.empty(samples, np.uint32)
     for first in range(0, samples, _STEP):
         rows = data.rows(first, min(first + _STEP, samples))
-        possible = (rows["size"] <= rows["raw_size"]) & (rows["raw_size"] <= data.manifest.largest_sample)
-        sizes[first : first + len(rows)] = np.where(possible, rows["size"], 0)
+        sizes[first : first + len(rows)] = possible_sizes(rows, data.manifest.largest_sample)
     return sizes
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import numpy as np
+
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import ChooseCached, Follow, Placement, Way
 from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
-from brand.node.memory.pages import EqualPages
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.placement import CACHED_BYTES
@@ -375,6 +376,6 @@ class Keeping:
         pool = self._residents.pool
         if order.subset is None:
             return pool.all_pages
-        if isinstance(pool.pages_of, EqualPages):
-            return pool.pages_of.pages * len(order.subset)
-        return int(pool.pages_of[order.subset.mask].sum(dtype="int64"))
+        if isinstance(pool.pages_of, np.ndarray):
+            return int(pool.pages_of[order.subset.mask].sum(dtype=np.int64))
+        return min(pool.all_pages, len(order.subset) * pool.most_pages)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners
-from brand.node.memory.pages import EqualPages, PageCounts
+from brand.node.memory.pages import PageCounts, all_pages
 from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.part import Subset
 from brand.orders.base.placement import (
@@ -202,12 +202,9 @@ class ChooseCached:
     def _unit_pages(self, pages_of: PageCounts, unit: int) -> tuple[NDArray[np.int64], int]:
         """Return the pages of each unit that this node reads for the epoch, and the pages that all nodes read."""
         mapping, owners, part = self.plan.mapping, self.owners, None if self.subset is None else self.subset.mask
-        if not isinstance(pages_of, EqualPages):
-            sizes = unit_sums(mapping, pages_of if part is None else np.where(part, pages_of, 0), unit)
-        elif part is not None:
-            sizes = unit_sums(mapping, part, unit) * pages_of.pages
-        else:
-            sizes = unit_lengths(mapping, unit) * pages_of.pages
+        lengths = unit_lengths(mapping, unit) if part is None else unit_sums(mapping, part, unit)
+        # With a mean, as units differ little: the index would have to be read for each sample.
+        sizes = np.rint(lengths * (all_pages(pages_of) / len(pages_of))).astype(np.int64)
         every = int(sizes.sum())
         if owners.of_chunk is not None:
             sizes[np.repeat(owners.of_chunk != owners.node, len(sizes) // mapping.chunks)] = 0
