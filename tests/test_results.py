@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bench import harness
-from bench.honest_table import CHART, RESULTS, ROOT, ROWS, cell, chart, figure, number, written
+from bench.honest_table import CHART, LINKED, RESULTS, ROOT, ROWS, cell, chart, figure, linked, number, written
 from tests.test_docs import fresh_page
 
 PAGES = {"README.md": "", "bench/README.md": "## Results\n"}
@@ -70,6 +70,14 @@ def test_tables_are_those_of_the_files(name: str) -> None:
 def test_the_chart_is_that_of_the_files() -> None:
     """The bars of README's chart are its first row. `python -m bench.honest_table --write` draws them."""
     assert chart(ROWS[0]) == CHART.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_linked_figures_are_cells_of_the_files(page: Path) -> None:
+    """Each figure that is a link to a cell has its text. `python -m bench.honest_table --write` renews them."""
+    text = page.read_text(encoding="utf-8")
+    wrong = text.replace("](../../bench/results/", "1](../../bench/results/")
+    assert linked(text) == text == linked(wrong) != wrong
 
 
 @pytest.mark.parametrize("name", PAGES)
