@@ -114,10 +114,13 @@ def table_of(outcomes: list[Outcome]) -> str:
 
     def figure(name: str, key: str, scale: float, digits: int) -> str:
         found = [each[key] for each in of.get(name, []) if key in each]
-        return f"{statistics.median(found) * scale:,.{digits}f}" if found else "-"
+        if found:
+            return f"{statistics.median(found) * scale:,.{digits}f}"
+        failure = harness.first_failure(outcomes, name)
+        return failure.status if failure else "-"
 
-    rows = []
-    for name in dict.fromkeys(outcome.rival.rpartition(",")[0] for outcome in outcomes):
+    rows, there = [], {outcome.rival.rpartition(",")[0] for outcome in outcomes}
+    for name in (name for way in NEEDS for million in SAMPLES if (name := f"{way}, {million}") in there):
         first, resume = f"{name}, first", f"{name}, resume"
         rows.append(
             [
@@ -157,8 +160,8 @@ def main() -> None:
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     some = rivals(arguments.ways)
-    earlier = harness.kept(arguments.out, without=[rival.name for rival in some])
-    outcomes = earlier + harness.round_robin(some, arguments.repeat, partial(measure, arguments))
+    outcomes = harness.round_robin(some, arguments.repeat, partial(measure, arguments))
+    outcomes = harness.kept(arguments.out, without=[rival.name for rival in some]) + outcomes
     harness.show(table_of(outcomes))
     if arguments.out:
         harness.save(arguments.out, __doc__, {"batch": BATCH, "million samples": list(SAMPLES)}, some, outcomes)

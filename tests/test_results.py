@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from bench import harness
+from bench.harness import Outcome
 from bench.honest_table import CHART, LINKED, RESULTS, ROOT, ROWS, cell, chart, figure, linked, number, written
 from tests.test_docs import fresh_page
 
@@ -203,6 +204,15 @@ def test_a_saved_file_has_the_tables_that_were_shown(tmp_path: Path, monkeypatch
     assert {"question", "command", "date", "version", "machine", "versions", "settings", "tables", "results"} == set(
         content
     )
+
+
+def test_measurements_of_other_rivals_stay(tmp_path: Path) -> None:
+    """`kept` reads the single measurements of a file back, without those of the rivals that are measured again."""
+    outcomes = [Outcome("a", "ok", wall_s=1.5, values={"first_s": 2}), Outcome("b", "not run", "needs about 48 GB")]
+    harness.save(tmp_path / "a.json", "Question?", {}, [], outcomes)
+    assert harness.kept(tmp_path / "a.json") == outcomes
+    assert harness.kept(tmp_path / "a.json", without=["a"]) == outcomes[1:]
+    assert harness.kept(tmp_path / "none.json") == harness.kept(None) == []
 
 
 @pytest.mark.slow
