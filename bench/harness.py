@@ -12,8 +12,8 @@ A benchmark file starts itself again for every single measurement:
 4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike. Tables
    show medians, and the JSON file has every single measurement.
 
-A rival that fails stays in the tables as "failed", with its reason; a rival that is missing, as "not installed". Times,
-caches and memory of the system are in system.py.
+A rival that fails stays in the tables as "failed", with its reason; a rival that is missing, as "not installed"; one
+that would need too much, as "not run". Times, caches and memory of the system are in system.py.
 
 A file of results holds question, command, date, version of Brand, machine, versions of the libraries, settings,
 `tables` (everything that the run printed) and `results` (every single measurement). A file with `"printed": true` has
@@ -37,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -47,7 +47,7 @@ from brand.version import __version__
 _TRIES: Final = 4
 _CALM: Final = "the machine's host takes no more than CORES meanwhile (where a benchmark notes it)"
 
-Status = Literal["ok", "failed", "timed out", "not installed"]
+Status = Literal["ok", "failed", "timed out", "not installed", "not run"]
 
 LAB: Final = shlex.join([sys.executable, "-m", "bench.lab"])
 """The command that limits storage and memory, in the form of a command-line option."""
@@ -122,6 +122,13 @@ def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: floa
         values = json.loads(report_file.read_text())
     wall_s, cpu_s = wall_s - values.pop("untimed_s", 0.0), cpu_s - values.pop("untimed_cpu_s", 0.0)
     return Outcome(rival.name, "ok", "", wall_s, cpu_s, values)
+
+
+def kept(file: Path | None, without: Container[str] = ()) -> list[Outcome]:
+    """Return the measurements in a file of results, without those of some rivals; none if there is no file."""
+    if file is None or not file.exists():
+        return []
+    return [Outcome(**each) for each in json.loads(file.read_text())["results"] if each["rival"] not in without]
 
 
 def report(file: Path, values: Mapping[str, Any]) -> None:

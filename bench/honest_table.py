@@ -2,7 +2,7 @@
 
     python -m bench.honest_table                # print the README's table
     python -m bench.honest_table FILE...        # print such a table of new files from `training_reads --out`
-    python -m bench.honest_table --write        # write bench/results/ into README.md, its chart, and bench/README.md
+    python -m bench.honest_table --write        # write bench/results/ into README.md, its chart, and the pages below
 
 Every cell of the README's table has the same basis: samples/s in the first epoch, from the end of the imports on (so
 with start-up and the wait for the first batch), then samples/s in the second epoch. `~` marks a run that was stopped
@@ -15,7 +15,9 @@ them.
     [12](results/NAME.json "images, warm > brand > with start")
     [1.3x](results/NAME.json "images, warm > spdl > with start over brand > with start")
 
-tests/test_results.py compares both pages with the files, so no figure can be typed by hand.
+In `LINKED`, such links to cells have the text of the cell, and `--write` renews them.
+
+tests/test_results.py compares the pages with the files, so no figure can be typed by hand.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from bench import harness
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 CHART: Final = ROOT / "docs" / "images" / "results.svg"
+LINKED: Final = (ROOT / "docs" / "dev" / "billion-samples.md",)
+"""Pages whose figures are links to cells."""
 LIMIT: Final = "sequential limit"
 RIVALS: Final = {
     "brand": "Brand, `BrandLoader`",
@@ -50,6 +54,7 @@ EPOCHS: Final = ("with start", "2nd epoch")
 APART: Final = "apart"
 
 _BLOCK: Final = re.compile(r"(?<=<!-- results: )([\w.-]+)( -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
+_CELL: Final = re.compile(r'\[[^\[\]]+\](?=\([./]*bench/results/([\w.-]+\.json) "([^"]+)"\))')
 _README_TABLE: Final = re.compile(r"(?<=<!-- the table -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 
 _LEFT_PX, _TOP_PX, _BAR_PX, _STEP_PX = 190, 54, 560, 34
@@ -188,6 +193,16 @@ def written(page: str) -> str:
     return _README_TABLE.sub(lambda _: "\n" + "\n".join(table_lines(ROWS)) + "\n\n", page)
 
 
+def linked(page: str) -> str:
+    """Return a page whose links to cells have the texts of these cells."""
+
+    def text(match: re.Match[str]) -> str:
+        keys = match[2].split(" > ")
+        return f"[{cell(load(RESULTS / match[1]), *([''] * (3 - len(keys))), *keys)}]"
+
+    return _CELL.sub(text, page)
+
+
 def chart(row: Row) -> str:
     """Return a bar chart of a row as SVG: the first epoch with start-up, the fastest library first."""
     content = load(row.file)
@@ -241,11 +256,13 @@ def main() -> None:
         prog="python -m bench.honest_table", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("results", type=Path, nargs="*", help="files of `training_reads --out`")
-    parser.add_argument("--write", action="store_true", help="write README.md, its chart and bench/README.md")
+    parser.add_argument("--write", action="store_true", help="write the pages and the chart")
     arguments = parser.parse_args()
     if arguments.write:
         for page in (ROOT / "README.md", ROOT / "bench" / "README.md"):
             page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+        for page in LINKED:
+            page.write_text(linked(page.read_text(encoding="utf-8")), encoding="utf-8")
         CHART.write_text(chart(ROWS[0]), encoding="utf-8")
         return
     rows = [row for file in arguments.results for row in rows_of(file)]

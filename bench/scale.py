@@ -5,10 +5,11 @@ Every measurement is made in a process of its own. `first` is the time from the 
 time for a million positions after these. Memory is what the process has gained at its peak. Chunks have 8,192 samples,
 groups 16 chunks, stripes 1,024 samples.
 
-    python -m bench.scale --work SCRATCH --out bench/results/scale.json
+    python -m bench.scale --work SCRATCH --out bench/results/scale.json [--ways WAY ...]
 
-Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. PyTorch's
-`DistributedSampler` makes a list of an epoch in each rank.
+Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. `scale_rivals.py`
+says what the other libraries do. A way that needs more than 8 GB for an epoch is not run, and one is ended after
+`--limit` seconds. Results of ways that are not measured stay in the file.
 """
 
 from __future__ import annotations
@@ -17,26 +18,30 @@ import argparse
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from bench import harness
 from bench.harness import Outcome, Rival
+from bench.scale_rivals import WAYS as OTHERS
+from bench.scale_rivals import Order
 
 SAMPLES: Final = (1, 10, 100, 1_000)
 """Million samples."""
 BATCH: Final = 1_024
 MORE: Final = 1_000_000
-MOST_WHOLE: Final = 100
-"""Million samples of the largest data set for ways that need memory for all."""
+MOST_BYTES: Final = 8e9
+"""Memory that a way may need."""
 WINDOWS: Final = "Brand, windows"
 WHOLE: Final = "Brand, whole plan"
-TORCH: Final = "DistributedSampler"
 COLUMNS: Final = (
     "way, million samples",
     "first, s",
+    "CPU s of it",
     "resume, s",
+    "CPU s of that",
     "next million, s",
     "CPU s a million",
     "memory, MB",
@@ -64,28 +69,25 @@ def whole(samples: int, first: int) -> Callable[[int, int], object]:
     return lambda first, end: plan.sample_of[first:end]
 
 
-def distributed(samples: int, first: int) -> Callable[[int, int], object]:
-    """PyTorch's sampler of one rank; the first positions are skipped, as after a restart."""
-    from itertools import islice
-
-    from torch.utils.data import DistributedSampler
-
-    sampler: Iterator[int] = iter(DistributedSampler(range(samples), num_replicas=1, rank=0))  # type: ignore[arg-type]
-    list(islice(sampler, first, first + BATCH))
-    return lambda first, end: list(islice(sampler, end - first))
+WAYS: Final = {WINDOWS: windows, WHOLE: whole}
+NEEDS: Final = {WINDOWS: 0.0, WHOLE: 4.5} | {name: way.bytes_a_sample for name, way in OTHERS.items()}
+"""Memory of an epoch in bytes a sample, as measured with 100 million samples."""
 
 
-WAYS: Final = {WINDOWS: windows, WHOLE: whole, TORCH: distributed}
+def opened(way: str, samples: int, work: Path) -> Order:
+    """Return what makes an order of a way; data sets of other libraries are opened before it is measured."""
+    return OTHERS[way].open(samples, work) if way in OTHERS else partial(WAYS[way], samples)
 
 
-def measured(way: str, samples: int, at: float) -> dict[str, float]:
+def measured(way: str, samples: int, at: float, work: Path) -> dict[str, float]:
     """Return seconds and memory of a way, from this share of the epoch on."""
-    make = WAYS[way]
-    make(BATCH * 100, 0)  # imports, and what numpy makes when it is used for the first time
+    opened(way, BATCH * 100, work)(0)  # imports, and what numpy makes when it is used for the first time
+    make = opened(way, samples, work)
     first, before = int(samples * at), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
-    more = make(samples, first)
-    found, end = {"first_s": time.perf_counter() - started}, min(samples, first + BATCH + MORE)
+    started, cpu = time.perf_counter(), time.process_time()
+    more = make(first)
+    found = {"first_s": time.perf_counter() - started, "first_cpu_s": time.process_time() - cpu}
+    end = min(samples, first + BATCH + (OTHERS[way].later if way in OTHERS else MORE))
     started, cpu = time.perf_counter(), time.process_time()
     more(first + BATCH, end)
     made = end - first - BATCH
@@ -94,18 +96,16 @@ def measured(way: str, samples: int, at: float) -> dict[str, float]:
     return found | {"bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024}
 
 
-def rivals() -> list[Rival]:
+def rivals(ways: Iterable[str]) -> list[Rival]:
     """Return each way with each number of samples, from the beginning and from the middle."""
     found = []
-    for way in WAYS:
-        for million in SAMPLES:
-            if way == WINDOWS or million <= MOST_WHOLE:
-                needs = "torch" if way == TORCH else ""
-                found += [Rival(f"{way}, {million}, {at}", needs, needs) for at in ("first", "resume")]
+    for way in ways:
+        needs = (OTHERS[way].module, OTHERS[way].distribution) if way in OTHERS else ("", "")
+        found += [Rival(f"{way}, {million}, {at}", *needs) for million in SAMPLES for at in ("first", "resume")]
     return found
 
 
-def table_of(outcomes: list[Outcome], some: list[Rival]) -> str:
+def table_of(outcomes: list[Outcome]) -> str:
     """Return the medians."""
     of: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
@@ -113,16 +113,22 @@ def table_of(outcomes: list[Outcome], some: list[Rival]) -> str:
             of.setdefault(outcome.rival, []).append(outcome.values)
 
     def figure(name: str, key: str, scale: float, digits: int) -> str:
-        return f"{statistics.median(each[key] for each in of[name]) * scale:,.{digits}f}" if name in of else "-"
+        found = [each[key] for each in of.get(name, []) if key in each]
+        if found:
+            return f"{statistics.median(found) * scale:,.{digits}f}"
+        failure = harness.first_failure(outcomes, name)
+        return failure.status if failure else "-"
 
-    rows = []
-    for name in dict.fromkeys(rival.name.rpartition(",")[0] for rival in some):
+    rows, there = [], {outcome.rival.rpartition(",")[0] for outcome in outcomes}
+    for name in (name for way in NEEDS for million in SAMPLES if (name := f"{way}, {million}") in there):
         first, resume = f"{name}, first", f"{name}, resume"
         rows.append(
             [
                 name,
                 figure(first, "first_s", 1, 3),
+                figure(first, "first_cpu_s", 1, 3),
                 figure(resume, "first_s", 1, 3),
+                figure(resume, "first_cpu_s", 1, 3),
                 figure(resume, "next_s", 1, 3),
                 figure(resume, "next_cpu_s", 1, 3),
                 figure(first, "bytes", 1e-6, 0),
@@ -133,22 +139,30 @@ def table_of(outcomes: list[Outcome], some: list[Rival]) -> str:
 
 
 def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
-    """Measure one way in a fresh process."""
+    """Measure one way in a fresh process, if it does not need too much memory."""
+    way, million, _ = rival.name.rsplit(", ", 2)
+    needs = NEEDS[way] * int(million) * 1e6
+    if needs > MOST_BYTES:
+        return Outcome(rival.name, "not run", f"needs about {needs / 1e9:.0f} GB")
     return harness.run_fresh(rival, "bench.scale", [], arguments.limit)
 
 
 def main() -> None:
     """Run as parent or child, as `--rival` says."""
-    arguments = harness.parser("bench.scale", __doc__, data=False, repeat=3).parse_args()
+    parser = harness.parser("bench.scale", __doc__, data=False, repeat=3)
+    parser.add_argument("--ways", nargs="+", choices=NEEDS, default=list(NEEDS), help="measure only these")
+    parser.set_defaults(limit=120.0)
+    arguments = parser.parse_args()
     if arguments.rival:
         way, million, at = arguments.rival.rsplit(", ", 2)
-        found = measured(way, int(million) * 1_000_000, 0.0 if at == "first" else 0.5)
+        found = measured(way, int(million) * 1_000_000, 0.0 if at == "first" else 0.5, arguments.work)
         harness.report(arguments.report, found)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    some = rivals()
+    some = rivals(arguments.ways)
     outcomes = harness.round_robin(some, arguments.repeat, partial(measure, arguments))
-    harness.show(table_of(outcomes, some))
+    outcomes = harness.kept(arguments.out, without=[rival.name for rival in some]) + outcomes
+    harness.show(table_of(outcomes))
     if arguments.out:
         harness.save(arguments.out, __doc__, {"batch": BATCH, "million samples": list(SAMPLES)}, some, outcomes)
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from bench import harness
-from bench.honest_table import CHART, RESULTS, ROOT, ROWS, cell, chart, figure, number, written
+from bench.harness import Outcome
+from bench.honest_table import CHART, LINKED, RESULTS, ROOT, ROWS, cell, chart, figure, linked, number, written
 from tests.test_docs import fresh_page
 
 PAGES = {"README.md": "", "bench/README.md": "## Results\n"}
@@ -70,6 +71,14 @@ def test_tables_are_those_of_the_files(name: str) -> None:
 def test_the_chart_is_that_of_the_files() -> None:
     """The bars of README's chart are its first row. `python -m bench.honest_table --write` draws them."""
     assert chart(ROWS[0]) == CHART.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_linked_figures_are_cells_of_the_files(page: Path) -> None:
+    """Each figure that is a link to a cell has its text. `python -m bench.honest_table --write` renews them."""
+    text = page.read_text(encoding="utf-8")
+    wrong = text.replace("](../../bench/results/", "1](../../bench/results/")
+    assert linked(text) == text == linked(wrong) != wrong
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -195,6 +204,15 @@ def test_a_saved_file_has_the_tables_that_were_shown(tmp_path: Path, monkeypatch
     assert {"question", "command", "date", "version", "machine", "versions", "settings", "tables", "results"} == set(
         content
     )
+
+
+def test_measurements_of_other_rivals_stay(tmp_path: Path) -> None:
+    """`kept` reads the single measurements of a file back, without those of the rivals that are measured again."""
+    outcomes = [Outcome("a", "ok", wall_s=1.5, values={"first_s": 2}), Outcome("b", "not run", "needs about 48 GB")]
+    harness.save(tmp_path / "a.json", "Question?", {}, [], outcomes)
+    assert harness.kept(tmp_path / "a.json") == outcomes
+    assert harness.kept(tmp_path / "a.json", without=["a"]) == outcomes[1:]
+    assert harness.kept(tmp_path / "none.json") == harness.kept(None) == []
 
 
 @pytest.mark.slow
