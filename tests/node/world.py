@@ -731,10 +731,8 @@ class World:
         for key, live in now.items():
             known, start = epochs.get(key, (None, 0))
             if known is live and live.epoch.progress.start > start:
-                known, states = live.epoch.known, live.epoch.states
-                skipped = live.epoch.plan.sample_of[
-                    np.array(known[: max(0, live.epoch.progress.start - known.start)], np.int64)
-                ]
+                given_up = live.epoch.known[: max(0, live.epoch.progress.start - live.epoch.known.start)]
+                skipped, states = live.epoch.plan.sample_of[np.array(given_up, np.int64)], live.epoch.states
                 assert not states.are(HELD, skipped).any(), "held for positions that were given up"
                 assert not states.waited_for(skipped).any(), "to be read for positions that were given up"
 

@@ -59,11 +59,13 @@ def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> No
     due = [range(*plan.places_read(number)) for number in range(np.count_nonzero(reads["deadline"] < position))]
     left = [places for places in due if not drawn[places].all()]
     open_reads = found.open_reads(position)
-    first = open_reads.reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + open_reads.reads["first"]
-    opened = [range(at, at + count) for at, count in zip(first.tolist(), open_reads.reads["count"].tolist(), strict=True)]
-    assert sorted(opened, key=lambda places: places.start) == sorted(left, key=lambda places: places.start)
+    starts = open_reads.reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + open_reads.reads["first"]
+    ends = starts + open_reads.reads["count"]
+    opened = [range(*span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
+    assert sorted(opened, key=min) == sorted(left, key=min)
     assert (open_reads.reads["deadline"] == position).all()
-    assert sorted(open_reads.drawn.tolist()) == [place for places in sorted(left, key=min) for place in places if drawn[place]]
+    places = sorted(place for span in left for place in span if drawn[place])
+    assert sorted(open_reads.drawn.tolist()) == places
 
 
 @pytest.mark.slow
