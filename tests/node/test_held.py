@@ -46,7 +46,7 @@ def test_a_plan_then_reads() -> None:
     made.draw(1, run, 0, range(5))
     assert held_draws(made.core.epochs, made.now_s)[0]["cause"] == "server"
     made.now_s += 2.0
-    made.finish_job()
+    made.finish_plan()
     made.step()
     (facts,) = held_draws(made.core.epochs, made.now_s + 1.0)
     assert facts == {"job": "run", "rank": 0, "epoch": 0, "position": 0, "wait_s": 3.0, "cause": "storage"}

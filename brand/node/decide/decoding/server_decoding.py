@@ -268,9 +268,9 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         seen = set[Queue]()
         for draw in draws:
             live = self._epochs.get(draw.key)
-            wants = self.specs.of(draw.client, draw.key[0])
-            for want in self.specs.of_run(draw.key[0]).intersection(wants) if live is not None else ():
-                assert live is not None
+            if live is None or not live.epoch.decides(draw.positions):
+                continue
+            for want in self.specs.of_run(draw.key[0]).intersection(self.specs.of(draw.client, draw.key[0])):
                 places = live.epoch.plan.sample_of[np.unique(draw.positions)]
                 places = places[self._residents.present(places)]
                 places = places[self.memory[want].states(places) == RAW]

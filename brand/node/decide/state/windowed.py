@@ -127,6 +127,8 @@ class WindowedReadQueue(ReadQueue):
 
     def put_back(self, places: NDArray[Any]) -> None:
         """Queue the known reads of these places again, even if they have started."""
+        if not len(places):
+            return
         reads, size = self._plan.reads, self._plan.mapping.chunk_size
         assert reads is not None
         first = reads["chunk"].astype(np.int64) * size + reads["first"]
@@ -228,12 +230,14 @@ class WindowedEpoch(Epoch):
             if rank in fronts:
                 self.progress.note_front(rank, front)
             self.progress.expect(self.division.count(rank, front))
+        wanted = [np.arange(0)]
         for first, places in self._known.parts():
             positions = np.arange(first, first + len(places))
             ranks_of = self.division.ranks_of(positions)
             for rank in new:
-                self._read(places[(ranks_of == rank) & (positions >= self._fronts[rank])])
+                wanted.append(self._expect(places[(ranks_of == rank) & (positions >= self._fronts[rank])]))
             yield len(places)
+        self.reads.put_back(np.concatenate(wanted))
 
     @property
     def _start(self) -> int:
@@ -330,15 +334,13 @@ class WindowedEpoch(Epoch):
 
     # -- samples that are to be read after all ------------------------------------------------------------------------
 
-    def _read(self, places: NDArray[Any]) -> None:
-        """Read samples when they are due, unless they need no read."""
+    def _expect(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Expect samples. Return those that have to be read."""
         self.states.expect(places)
-        wanted = places[self._to_read(places)]
-        if len(wanted):
-            self.reads.put_back(wanted)
+        return places[self._to_read(places)]
 
     def read_again(self, places: NDArray[np.intp]) -> None:
-        self._read(places[self.states.are(NO_READ, places)])
+        self.reads.put_back(self._expect(places[self.states.are(NO_READ, places)]))
 
     def hold(self, places: NDArray[np.intp], front: int) -> NDArray[np.intp]:
         del front
