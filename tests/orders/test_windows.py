@@ -48,7 +48,8 @@ def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
     assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
     assert window.reads.tolist() == table_of(plan)[(due >= first) & (due < end)].tolist()
     assert found.reads_before(first) == np.count_nonzero(due < first)
-    check_open_reads(found, plan, first)
+    if plan.mapping.samples < LARGE.samples:
+        check_open_reads(found, plan, first)
 
 
 def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> None:

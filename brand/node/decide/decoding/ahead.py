@@ -94,7 +94,7 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
         self._end, given_up = known.stop, max(progress.start, known.start)
         if given_up > self._start:
             start = max(self._start, known.start)
-            self._position[sample_of[start : max(start, progress.start)]] = -1
+            self._position[sample_of[start : max(start, min(progress.start, known.stop))]] = -1
             self._start = given_up
 
     def remove(self, places: NDArray[Any]) -> None:
