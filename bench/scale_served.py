@@ -228,8 +228,8 @@ def draw(path: Path) -> None:
     served = harness.kept(RESULTS / "scale-served.json")
     orders = harness.kept(RESULTS / "scale-rivals.json")
     panels = (
-        ("first samples, s", "first", "first_s", "run", "first_s", 1.0),
-        ("resume, s", "resume", "first_s", "resume", "resume_s", 1.0),
+        ("first samples, CPU s", "first", "first_cpu_s", "run", "first_cpu_s", 1.0),
+        ("resume, CPU s", "resume", "first_cpu_s", "resume", "resume_cpu_s", 1.0),
         ("memory, MB", "first", "bytes", "run", "beside_bytes", 1e-6),
     )
     figure, every = plt.subplots(1, len(panels), figsize=(11, 4.8))
