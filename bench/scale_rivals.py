@@ -170,9 +170,9 @@ def random_sampler(samples: int, _: Path) -> Order:
 
 WAYS: Final = {
     "Grain IndexSampler": Way(grain, "grain", "grain", later=100_000),
-    "mosaicml-streaming py1br": Way(mosaicml, "streaming", "mosaicml-streaming", 48),
+    "mosaicml-streaming py1br": Way(mosaicml, "streaming", "mosaicml-streaming", 40),
     "litdata shuffle": Way(litdata, "litdata", "litdata"),
-    "HF datasets shuffle()": Way(hugging_face, "datasets", "datasets", 16),
+    "HF datasets shuffle": Way(hugging_face, "datasets", "datasets", 65),
     "DistributedSampler": Way(distributed, "torch", "torch", 48),
     "RandomSampler": Way(random_sampler, "torch", "torch", 48),
 }

@@ -169,7 +169,7 @@ def resume(folder: Path, samples: int) -> dict[str, float]:
 def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
     """Measure in a fresh process, and wait until its data server has ended."""
     outcome = harness.run_fresh(rival, "bench.scale_served", [], arguments.limit)
-    server = outcome.values.get("server")
+    server = outcome.values.pop("server", None)
     while server and Path(f"/proc/{server}").exists():
         time.sleep(0.1)
     return outcome
@@ -226,10 +226,10 @@ def draw(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     served = harness.kept(RESULTS / "scale-served.json")
-    orders = harness.kept(RESULTS / "scale.json")
+    orders = harness.kept(RESULTS / "scale-rivals.json")
     panels = (
-        ("first samples, s", "first", "first_s", "run", "first_s", 1.0),
-        ("resume, s", "resume", "first_s", "resume", "resume_s", 1.0),
+        ("first samples, CPU s", "first", "first_cpu_s", "run", "first_cpu_s", 1.0),
+        ("resume, CPU s", "resume", "first_cpu_s", "resume", "resume_cpu_s", 1.0),
         ("memory, MB", "first", "bytes", "run", "beside_bytes", 1e-6),
     )
     figure, every = plt.subplots(1, len(panels), figsize=(11, 4.8))
@@ -243,7 +243,7 @@ def draw(path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*every[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.2, 1, 1))
+    figure.tight_layout(rect=(0, 0.16, 1, 1))
     figure.savefig(path, metadata={"Date": None})
 
 
