@@ -247,7 +247,7 @@ def main() -> None:
     """Run all orders, print the tables, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with text/*.jsonl")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of half an hour: too short for a result")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of some minutes: too short for a result")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     parser.add_argument("--plot", type=Path, help="write a plot to this file")

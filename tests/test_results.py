@@ -216,6 +216,13 @@ def test_a_saved_file_has_the_tables_that_were_shown(tmp_path: Path, monkeypatch
     )
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+def test_runs_in_processes_end_in_the_order_of_their_jobs(processes: int) -> None:
+    """The results are those of the jobs, one after the other, with any number of processes."""
+    jobs = ((2, power) for power in range(7))
+    assert list(harness.in_processes(pow, jobs, processes)) == [1, 2, 4, 8, 16, 32, 64]
+
+
 @pytest.mark.slow
 @pytest.mark.pages
 def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
