@@ -2,10 +2,12 @@
 
     python -m bench.accuracy --train train.brand --test test.brand --out bench/results/accuracy.json --plot accuracy.svg
 
+Convert the training set with `--chunk-size 64`: the orders are made for chunks of that size.
 Each order has the same seeds, models and batches: PyTorch's `RandomSampler`; Brand's default with memory for a tenth of
 the samples; `stripes` and `slots` with all of that memory as shuffle buffer; and `stripes` of 32 samples with a
 shuffle buffer of a thirty-second of the data, to see when the order begins to matter. Images are decoded once and held
 as tensors. Only the *order* of each epoch is from a `BrandLoader`, so the runs compare the shuffling and nothing else.
+Each run has a thread of its own, so its result is the same with any number of processes.
 
 Two more orders are those of jobs that follow another job (`order="shared"`):
 
@@ -16,14 +18,16 @@ They are the plans that a server makes for such jobs, at constant speeds (`brand
 same on any machine. `tests/torch/test_shared.py` shows that a job gets the samples that are planned. `--only
 "RandomSampler" "default, 1/10" "shared, half late" "shared, half speed"` runs these orders alone.
 
-Columns: mean test accuracy after the last epoch, its 95 % confidence interval (Student's t over the seeds), and the
-p-values of paired t-tests against `RandomSampler` and against the default (the same seed starts with the same model).
+Columns: mean test accuracy after the last epoch; its difference to `RandomSampler`, paired by seed (a seed starts all
+orders with the same model), both with 95 % confidence intervals (Student's t over the seeds); and the p-values of
+paired t-tests against `RandomSampler` and against the default.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +38,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import RandomSampler
 
+from bench import harness
 from brand import BrandDataset, BrandLoader, BrandSampler
 from brand.orders import Slots, Stripes
+from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.simulate.following import Runner, draws_together
@@ -43,8 +49,11 @@ from brand.storage.dataset.dataset import StoredDataSet
 
 BATCH = 128
 MEMORY: Final = 0.1
+READ: Final = 1_000
+"""Images that one call reads."""
 
-Pictures = tuple[torch.Tensor, torch.Tensor]
+Images = tuple[torch.Tensor, torch.Tensor]
+Epochs = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ ORDERS: Final[dict[str, OrderOption | Beside | None]] = {
     "default, 1/10": "stripes",
     "stripes, 1/10": Stripes(buffer=MEMORY),
     "slots, 1/10": Slots(),
-    "stripes of 32, 1/32 mixing": Stripes(length=32, buffer=1 / 32),
+    "stripes of 32, 1/32": Stripes(length=32, buffer=1 / 32),
     "shared, half late": Beside(late=0.5, times=1),
     "shared, half speed": Beside(late=0.0, times=2),
 }
@@ -79,41 +88,44 @@ def make_model() -> nn.Module:
     )  # fmt: skip
 
 
-def pictures(path: Path) -> Pictures:
+def read_images(path: Path) -> Images:
     """Return all images, float32 of shape (N, 1, 28, 28), and labels, by index."""
     data = BrandDataset(path, fields=("image", "label"))
-    images = np.stack([np.asarray(image.convert("L")) for image, _ in (data[i] for i in range(len(data)))])
+    parts = (range(first, min(first + READ, len(data))) for first in range(0, len(data), READ))
+    images = np.stack([np.asarray(image.convert("L")) for part in parts for image, _ in data.__getitems__(list(part))])
     return torch.from_numpy(images.astype(np.float32) / 255)[:, None], torch.from_numpy(data.column("label").copy())
 
 
-class Order:
-    """The order of each epoch of a run, as indices."""
-
-    def __init__(self, path: Path, name: str, seed: int, epochs: int) -> None:
-        choice = ORDERS[name]
-        self._random = torch.Generator().manual_seed(seed)
-        self._loader: BrandLoader | None = None
-        self._drawn: list[NDArray[np.int64]] | None = None
-        self._length = len(BrandDataset(path))
-        if isinstance(choice, Beside):
-            self._drawn = drawn_beside(path, seed, epochs, choice)
-        elif choice is not None:
-            data = BrandDataset(path, fields=("index",), memory=MEMORY, order=choice)
-            self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
-
-    def epoch(self, number: int) -> NDArray[np.int64]:
-        """Return the indices in the order in which an epoch delivers them, shape (N,)."""
-        if self._drawn is not None:
-            return self._drawn[number]
-        if self._loader is None:
-            return np.array(list(RandomSampler(range(self._length), generator=self._random)))
-        self._loader.set_epoch(number)
-        return np.concatenate([batch[0].numpy() for batch in self._loader])
+def order_of(path: Path, name: str, seed: int) -> Order | None:
+    """Return Brand's order of this name; None for PyTorch's."""
+    choice = ORDERS[name]
+    if choice is None:
+        return None
+    named = "shared" if isinstance(choice, Beside) else choice
+    return BrandDataset(path, memory=MEMORY, order=named)._source.port.order(seed)
 
 
-def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
-    """Return the indices of each epoch of a job that draws at the same time as another job."""
-    order = BrandDataset(path, memory=MEMORY, order="shared")._source.port.order(seed)
+def draw(path: Path, name: str, seed: int, epochs: int) -> Epochs:
+    """Return the indices in the order in which each epoch delivers them, shape (epochs, N)."""
+    choice = ORDERS[name]
+    if isinstance(choice, Beside):
+        return draw_beside(path, name, seed, epochs, choice)
+    if choice is None:
+        random, samples = torch.Generator().manual_seed(seed), range(len(BrandDataset(path)))
+        return np.array([list(RandomSampler(samples, generator=random)) for _ in range(epochs)])
+    data = BrandDataset(path, fields=("index",), memory=MEMORY, order=choice)
+    loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
+    found = []
+    for number in range(epochs):
+        loader.set_epoch(number)
+        found.append(np.concatenate([batch[0].numpy() for batch in loader]))
+    return np.stack(found)
+
+
+def draw_beside(path: Path, name: str, seed: int, epochs: int, how: Beside) -> Epochs:
+    """Return the indices of each epoch of a job that draws at the same time as another job, shape (epochs, N)."""
+    order = order_of(path, name, seed)
+    assert order is not None
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
     runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]
@@ -123,17 +135,17 @@ def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArra
             if draws.runner == 1:
                 found.setdefault(draws.began, []).append(draws.places)
     data = StoredDataSet(path)
-    return [data.indices(np.concatenate(found[began])) for began in sorted(found)]
+    return np.stack([data.indices(np.concatenate(found[began])) for began in sorted(found)])
 
 
-def run(order: Order, seed: int, epochs: int, train: Pictures, test: Pictures) -> list[float]:
-    """Train a model, and return the test accuracy after each epoch."""
+def run(seed: int, epochs: Epochs, train: Images, test: Images) -> list[float]:
+    """Train a model in these orders, and return the test accuracy after each epoch."""
+    torch.set_num_threads(1)  # a model of this size is faster with one thread
     torch.manual_seed(seed)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     accuracies = []
-    for epoch in range(epochs):
-        indices = order.epoch(epoch)
+    for indices in epochs:
         assert np.array_equal(np.sort(indices), np.arange(len(train[1])))
         model.train()
         for batch in torch.from_numpy(indices).split(BATCH):
@@ -149,17 +161,44 @@ def run(order: Order, seed: int, epochs: int, train: Pictures, test: Pictures) -
     return accuracies
 
 
-def summary(found: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
-    """Summarise the runs in one row for each order."""
+def jobs(options: argparse.Namespace, train: Images, test: Images) -> Iterator[tuple[int, Epochs, Images, Images]]:
+    """Yield the arguments of all runs, in turns: seed by seed, the orders as they are listed."""
+    for seed in range(options.seeds):
+        for name in options.only:
+            yield seed, draw(options.train, name, seed, options.epochs), train, test
+
+
+def run_all(options: argparse.Namespace) -> dict[str, list[list[float]]]:
+    """Train all models. Return the test accuracies of each order: for each seed, after each epoch."""
+    train, test = read_images(options.train), read_images(options.test)
+    found: dict[str, list[list[float]]] = {name: [] for name in options.only}
+    turns = [(seed, name) for seed in range(options.seeds) for name in options.only]
+    results = harness.in_processes(run, jobs(options, train, test), options.processes)
+    for (seed, name), accuracies in zip(turns, results, strict=True):
+        found[name].append(accuracies)
+        harness.progress(f"seed {seed}  {name:28} {' '.join(f'{a:.4f}' for a in accuracies)}")
+    return found
+
+
+def table_of(found: dict[str, list[list[float]]]) -> str:
+    """Tabulate the runs, one row for each order."""
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
+    last = {name: 100 * np.array(runs)[:, -1] for name, runs in found.items()}
+
+    def shown(values: NDArray[np.float64], form: str) -> str:
+        half = float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
+        return f"{values.mean():{form}} ± {half:.2f}"
+
     rows = []
-    last = {name: np.array(runs)[:, -1] for name, runs in found.items()}
     for name, mine in last.items():
-        half = float(stats.sem(mine) * stats.t.ppf(0.975, len(mine) - 1))
-        p = {base: float(stats.ttest_rel(mine, last[base]).pvalue) for base in BASES if base in last and base != name}
-        rows.append({"order": name, "accuracy": float(mine.mean()), "interval": half, "p": p, "seeds": len(mine)})
-    return rows
+        row = [name, shown(mine, ".2f")]
+        row.append(shown(mine - last[BASES[0]], "+.2f") if BASES[0] in last and name != BASES[0] else "")
+        for base in BASES:
+            row.append(f"{stats.ttest_rel(mine, last[base]).pvalue:.2f}" if base in last and base != name else "")
+        rows.append(row)
+    against = f"against {BASES[0]}, points"
+    return harness.table(["order", "accuracy, %", against, *(f"p against {base}" for base in BASES)], rows)
 
 
 def plot(found: dict[str, list[list[float]]], path: Path) -> None:
@@ -167,6 +206,7 @@ def plot(found: dict[str, list[list[float]]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "accuracy"  # equal plots have equal bytes
     import matplotlib.pyplot as plt
     from scipy import stats
 
@@ -192,25 +232,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # a model of this size is faster with one thread
-    train, test = pictures(options.train), pictures(options.test)
-    found: dict[str, list[list[float]]] = {name: [] for name in options.only}
-    for seed in range(options.seeds):  # in turns: after an early stop each order has as many runs
-        for name in options.only:
-            order = Order(options.train, name, seed, options.epochs)
-            found[name].append(run(order, seed, options.epochs, train, test))
-            print(f"seed {seed}  {name:28} {' '.join(f'{a:.4f}' for a in found[name][-1])}", flush=True)
-    rows = summary(found)
-    heads = ["order", "test accuracy", "95 % interval", *(f"p against {base}" for base in BASES)]
-    print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for row in rows:
-        p = " | ".join(f"{row['p'][base]:.2f}" if base in row["p"] else "" for base in BASES)
-        print(f"| {row['order']} | {100 * row['accuracy']:.2f} % | ± {100 * row['interval']:.2f} | {p} |")
+    found = run_all(options)
+    harness.show(f"test accuracy after {options.epochs} epochs\n{table_of(found)}")
     if options.out:
-        options.out.write_text(json.dumps({"rows": rows, "runs": found}, indent=1))
+        settings: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "epochs", "processes")}
+        orders = {name: order_of(options.train, name, 0) for name in options.only}
+        settings |= {"batch": BATCH, "memory": MEMORY}
+        settings["orders of seed 0"] = {name: order and order.to_json() for name, order in orders.items()}
+        harness.save(options.out, __doc__, settings, [], found)
     if options.plot:
         plot(found, options.plot)
 

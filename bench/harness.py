@@ -27,6 +27,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import resource
@@ -37,15 +38,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from brand.version import __version__
 
 _TRIES: Final = 4
 _CALM: Final = "the machine's host takes no more than CORES meanwhile (where a benchmark notes it)"
+
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
 
 Status = Literal["ok", "failed", "timed out", "not installed", "not run"]
 
@@ -148,6 +153,18 @@ def round_robin(rivals: Iterable[Rival], repeat: int, measure: Callable[[Rival],
                 progress(f"{rival.name}: {outcomes[-1].status}: {outcomes[-1].reason}")
                 waiting.remove(rival)
     return outcomes
+
+
+def in_processes(
+    function: Callable[[*_Arguments], _Result], jobs: Iterable[tuple[*_Arguments]], processes: int
+) -> Iterator[_Result]:
+    """Call `function` with the arguments of each job, in this number of processes. Yield the results in that order.
+
+    Jobs begin while later ones are made.
+    """
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for waiting in [pool.submit(function, *arguments) for arguments in jobs]:
+            yield waiting.result()
 
 
 def calmly(measure: Callable[[Rival], Outcome], most: float | None) -> Callable[[Rival], Outcome]:

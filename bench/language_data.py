@@ -84,10 +84,14 @@ def brand(samples: int, memory: int, seed: int) -> Places:
     return np.random.default_rng((seed, 1)).permutation(samples)[blocks(samples, memory, seed)]
 
 
+def stripes(samples: int, memory: int, seed: int) -> Order:
+    """Return the order of stripes whose shuffle buffer has this memory."""
+    return Order("texts", samples, CHUNK, seed, StripePolicy(chunks_per_group(samples, CHUNK, memory), STRIPE))
+
+
 def blocks(samples: int, memory: int, seed: int) -> Places:
     """Return the order of the same stripes over samples in source order, as if the conversion had not shuffled."""
-    policy = StripePolicy(chunks_per_group(samples, CHUNK, memory), STRIPE)
-    plan = Order("texts", samples, CHUNK, seed, policy).plan(0)
+    plan = stripes(samples, memory, seed).plan(0)
     assert peak(plan, np.ones(samples, np.int64)) <= memory
     return plan.sample_of.astype(np.int64)
 

@@ -1,6 +1,6 @@
 """Does the order matter for a language model? Evaluation loss of a byte-level model after one pass in four orders.
 
-    python -m bench.language_order --data DATA --json language_order.json --plot language_order.svg
+    python -m bench.language_order --data DATA --out bench/results/language-order.json --plot language_order.svg
 
 `DATA` holds `text/*.jsonl`, one source a file. `language_data.py` cuts every 20th document into sequences of 128 bytes,
 once for all orders. Each order draws each sequence once:
@@ -24,12 +24,9 @@ source, as a fraction of the pass; uniform is 0.333.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,8 +36,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.harness import machine, show, table, versions
-from bench.language_data import LENGTH, ORDERS, UNIFORM, Texts, read_texts
+from bench import harness
+from bench.language_data import LENGTH, ORDERS, UNIFORM, Texts, read_texts, stripes
 from brand.testing.shuffling import measure
 
 BATCH: Final = 16
@@ -137,16 +134,12 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
 
 def run_all(texts: Texts, scale: Scale, processes: int) -> list[Run]:
     """Run all seeds of all orders, each run in a process; the orders take turns."""
-    jobs = [(name, seed) for seed in range(scale.seeds) for name in ORDERS]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
-        waiting = [pool.submit(run, name, seed, texts, scale) for name, seed in jobs]
-        runs = []
-        for job in waiting:
-            runs.append(job.result())
-            done = runs[-1]
-            last = " ".join(f"{loss:.4f}" for loss in done.losses[-1])
-            show(f"seed {done.seed}  {done.order:8} {last}  {done.cpu_s:.0f} s")
+    jobs = [(name, seed, texts, scale) for seed in range(scale.seeds) for name in ORDERS]
+    runs = []
+    for done in harness.in_processes(run, jobs, processes):
+        runs.append(done)
+        last = " ".join(f"{loss:.4f}" for loss in done.losses[-1])
+        harness.progress(f"seed {done.seed}  {done.order:8} {last}  {done.cpu_s:.0f} s")
     return runs
 
 
@@ -169,7 +162,7 @@ def summary(runs: list[Run], texts: Texts) -> list[dict[str, Any]]:
     weightings = {"bytes": texts.share, "source": alike}
     weightings |= {name: [float(name == other) for other in texts.names] for name in texts.names}
     rows: list[dict[str, Any]] = [
-        {"order": name, "neighbours": float(np.mean([done.adjacent_distance for done in runs if done.order == name]))}
+        {"order": name, "adjacent": float(np.mean([done.adjacent_distance for done in runs if done.order == name]))}
         for name in ORDERS
     ]
     for weighting, weights in weightings.items():
@@ -192,15 +185,15 @@ def tables(rows: list[dict[str, Any]], texts: Texts) -> str:
     def more(row: dict[str, Any], weighting: str) -> str:
         if row["order"] == UNIFORM:
             return ""
-        return f"{row[weighting]['more']:+.2f} ± {row[weighting]['more_interval']:.2f} %"
+        return f"{row[weighting]['more']:+.1f} ± {row[weighting]['more_interval']:.1f} %"
 
     first = [
         [
             row["order"],
-            f"{row['neighbours']:.3f}",
-            f"{row['bytes']['loss']:.4f} ± {row['bytes']['interval']:.4f}",
+            f"{row['adjacent']:.3f}",
+            f"{row['bytes']['loss']:.3f} ± {row['bytes']['interval']:.3f}",
             more(row, "bytes"),
-            f"{row['source']['loss']:.4f} ± {row['source']['interval']:.4f}",
+            f"{row['source']['loss']:.3f} ± {row['source']['interval']:.3f}",
             more(row, "source"),
         ]
         for row in rows
@@ -209,9 +202,10 @@ def tables(rows: list[dict[str, Any]], texts: Texts) -> str:
         [name, f"{100 * share:.1f} %", f"{rows[0][name]['loss']:.3f}", *(more(row, name) for row in rows[1:])]
         for name, share in zip(texts.names, texts.share, strict=True)
     ]
-    columns = ["order", "adjacent distance", "loss by bytes", "against uniform", "loss by source", "against uniform"]
+    columns = ["order", "adjacent distance"]
+    columns += [name for by in ("bytes", "source") for name in (f"loss by {by}", f"by {by} against uniform")]
     by_source = ["source", "share", UNIFORM, *(row["order"] for row in rows[1:])]
-    return table(columns, first) + "\n\n" + table(by_source, second)
+    return f"all sources\n{harness.table(columns, first)}\n\nby source\n{harness.table(by_source, second)}"
 
 
 def plot(runs: list[Run], rows: list[dict[str, Any]], texts: Texts, path: Path) -> None:
@@ -253,22 +247,23 @@ def main() -> None:
     """Run all orders, print the tables, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with text/*.jsonl")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of half an hour: too short for a result")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of some minutes: too short for a result")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     parser.add_argument("--plot", type=Path, help="write a plot to this file")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     texts = read_texts(options.data / "text", every=scale.every, held=scale.held)
     samples = len(texts.train)
-    show(f"{samples:,} samples of {LENGTH} bytes, memory for {samples // scale.share}")
+    harness.progress(f"{samples:,} samples of {LENGTH} bytes, memory for {samples // scale.share}")
     runs = run_all(texts, scale, options.processes)
     rows = summary(runs, texts)
-    show("\n" + tables(rows, texts))
-    if options.json:
-        facts = {"machine": machine(), "versions": versions([]), "scale": scale, "samples": samples}
-        content = facts | {"sources": texts.names, "share": texts.share, "rows": rows, "runs": runs}
-        options.json.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
+    harness.show(tables(rows, texts))
+    if options.out:
+        order = stripes(samples, samples // scale.share, 0).to_json()
+        settings = asdict(scale) | {"processes": options.processes, "samples": samples, "order of seed 0": order}
+        settings |= {"sources": dict(zip(texts.names, texts.share, strict=True))}
+        harness.save(options.out, __doc__, settings, [], runs)
     if options.plot:
         plot(runs, rows, texts, options.plot)
 

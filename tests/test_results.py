@@ -1,5 +1,5 @@
 """README.md and bench/README.md print what the files in bench/results/ hold: no figure of a measurement is typed by
-hand.
+hand. A figure of the documentation that links to such a file is in it.
 
 Tables are written by `python -m bench.honest_table --write`, and compared here cell by cell. A figure in prose is a
 link to its file whose title names table, row and column (or the ratio of two cells), and is looked up there.
@@ -37,7 +37,9 @@ STATED = {
 }
 """Numbers with a unit that are no measurements, and where they are from."""
 
-_REFERENCE = re.compile(r'\[([^\]]+)\]\(((?:bench/)?results/[\w.-]+\.json) "([^"]+)"\)')
+DOCS = ROOT / "docs"
+PAGES_OF_DOCS = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+_REFERENCE = re.compile(r'\[([^\]]+)\]\(((?:(?:\.\./)*bench/)?results/[\w.-]+\.json) "([^"]+)"\)')
 _LIKE_A_MEASUREMENT = re.compile(
     r"\d[\d,.]*\s?(?:%|x\b|times\b|[kMGT]i?B(?:/s)?\b|bytes\b|(?:µs|us|ms|s|h|min|hours|minutes|seconds)\b"
     r"|(?:images|records|samples|reads|batches)/s|Gbit/s)|\d{1,3}(?:,\d{3})+"
@@ -98,6 +100,23 @@ def test_figures_in_prose_are_those_of_the_files(name: str) -> None:
             wrong.append((shown, found, where))
     assert wrong == []
     assert references
+
+
+def _linked(page: str) -> bool:
+    return _REFERENCE.search((DOCS / page).read_text(encoding="utf-8")) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES_OF_DOCS if _linked(name)])
+def test_figures_of_the_documentation_are_those_of_the_files(name: str) -> None:
+    """A figure that is a link to a file of results is the cell that its title names. The only table has no title."""
+    page = DOCS / name
+    wrong = []
+    for shown, file, where in _REFERENCE.findall(page.read_text(encoding="utf-8")):
+        full = where if where.count(" > ") > 1 else f" > {where}"
+        found = figure(json.loads((page.parent / file).read_text()), full)
+        if not agrees(shown, found):
+            wrong.append((shown, found, where))
+    assert wrong == []
 
 
 def agrees(shown: str, found: str | float) -> bool:
@@ -213,6 +232,13 @@ def test_measurements_of_other_rivals_stay(tmp_path: Path) -> None:
     assert harness.kept(tmp_path / "a.json") == outcomes
     assert harness.kept(tmp_path / "a.json", without=["a"]) == outcomes[1:]
     assert harness.kept(tmp_path / "none.json") == harness.kept(None) == []
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_runs_in_processes_end_in_the_order_of_their_jobs(processes: int) -> None:
+    """The results are those of the jobs, one after the other, with any number of processes."""
+    jobs = ((2, power) for power in range(7))
+    assert list(harness.in_processes(pow, jobs, processes)) == [1, 2, 4, 8, 16, 32, 64]
 
 
 @pytest.mark.slow
