@@ -15,6 +15,7 @@ for shuffling, which single samples do not need. Here a plan holds one sample at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -89,6 +90,11 @@ class UniformPolicy(Policy):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         whole = UniformWindows(mapping, seed, epoch).window(0, mapping.samples)
         return EpochPlan(mapping, whole.sample_of, whole.reads)
+
+    def drawn(self, mapping: Mapping, seed: int, epoch: int) -> Iterator[NDArray[Any]]:
+        windows = UniformWindows(mapping, seed, epoch)
+        for part in blocks(mapping.samples):
+            yield windows.places(np.arange(part.start, part.stop))
 
     def held(self, mapping: Mapping) -> int:
         del mapping
