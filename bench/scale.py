@@ -7,8 +7,9 @@ groups 16 chunks, stripes 1,024 samples.
 
     python -m bench.scale --work SCRATCH --out bench/results/scale.json
 
-Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. PyTorch's
-`DistributedSampler` makes a list of an epoch in each rank.
+Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. `uniform`
+computes any positions; in its version 1 it sorted a whole epoch. PyTorch's `DistributedSampler` makes a list of an epoch in each
+rank.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ MOST_WHOLE: Final = 100
 """Million samples of the largest data set for ways that need memory for all."""
 WINDOWS: Final = "Brand, windows"
 WHOLE: Final = "Brand, whole plan"
+UNIFORM: Final = "Brand, uniform"
+SORTED: Final = "Brand, uniform as a sort"
 TORCH: Final = "DistributedSampler"
 COLUMNS: Final = (
     "way, million samples",
@@ -64,6 +67,25 @@ def whole(samples: int, first: int) -> Callable[[int, int], object]:
     return lambda first, end: plan.sample_of[first:end]
 
 
+def uniform(samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's uniform shuffle."""
+    from brand.orders.base.mapping import Mapping
+    from brand.orders.policies.uniform import UniformWindows
+
+    made = UniformWindows(Mapping(samples, 8_192, 16), 0, 1)
+    made.window(first, first + BATCH)
+    return made.window
+
+
+def uniform_sorted(samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's uniform shuffle in its version 1."""
+    from brand.orders.base.random import RandomStream, permutation
+
+    order = permutation(samples, 0, RandomStream.ACCESS, 1)
+    order[first : first + BATCH].tolist()
+    return lambda first, end: order[first:end]
+
+
 def distributed(samples: int, first: int) -> Callable[[int, int], object]:
     """PyTorch's sampler of one rank; the first positions are skipped, as after a restart."""
     from itertools import islice
@@ -75,7 +97,7 @@ def distributed(samples: int, first: int) -> Callable[[int, int], object]:
     return lambda first, end: list(islice(sampler, end - first))
 
 
-WAYS: Final = {WINDOWS: windows, WHOLE: whole, TORCH: distributed}
+WAYS: Final = {WINDOWS: windows, WHOLE: whole, UNIFORM: uniform, SORTED: uniform_sorted, TORCH: distributed}
 
 
 def measured(way: str, samples: int, at: float) -> dict[str, float]:
@@ -99,7 +121,7 @@ def rivals() -> list[Rival]:
     found = []
     for way in WAYS:
         for million in SAMPLES:
-            if way == WINDOWS or million <= MOST_WHOLE:
+            if way in (WINDOWS, UNIFORM) or million <= MOST_WHOLE:
                 needs = "torch" if way == TORCH else ""
                 found += [Rival(f"{way}, {million}, {at}", needs, needs) for at in ("first", "resume")]
     return found
