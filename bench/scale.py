@@ -8,8 +8,8 @@ groups 16 chunks, stripes 1,024 samples.
     python -m bench.scale --work SCRATCH --out bench/results/scale.json
 
 Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. `uniform`
-computes any positions; in its version 1 it sorted a whole epoch. PyTorch's `DistributedSampler` makes a list of an epoch in each
-rank.
+computes any positions; in its version 1 it sorted a whole epoch. PyTorch's `DistributedSampler` makes a list of an
+epoch in each rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ TORCH: Final = "DistributedSampler"
 COLUMNS: Final = (
     "way, million samples",
     "first, s",
+    "CPU s of it",
     "resume, s",
+    "CPU s of that",
     "next million, s",
     "CPU s a million",
     "memory, MB",
@@ -105,9 +107,10 @@ def measured(way: str, samples: int, at: float) -> dict[str, float]:
     make = WAYS[way]
     make(BATCH * 100, 0)  # imports, and what numpy makes when it is used for the first time
     first, before = int(samples * at), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     more = make(samples, first)
-    found, end = {"first_s": time.perf_counter() - started}, min(samples, first + BATCH + MORE)
+    found = {"first_s": time.perf_counter() - started, "first_cpu_s": time.process_time() - cpu}
+    end = min(samples, first + BATCH + MORE)
     started, cpu = time.perf_counter(), time.process_time()
     more(first + BATCH, end)
     made = end - first - BATCH
@@ -135,7 +138,8 @@ def table_of(outcomes: list[Outcome], some: list[Rival]) -> str:
             of.setdefault(outcome.rival, []).append(outcome.values)
 
     def figure(name: str, key: str, scale: float, digits: int) -> str:
-        return f"{statistics.median(each[key] for each in of[name]) * scale:,.{digits}f}" if name in of else "-"
+        found = [each[key] for each in of.get(name, []) if key in each]
+        return f"{statistics.median(found) * scale:,.{digits}f}" if found else "-"
 
     rows = []
     for name in dict.fromkeys(rival.name.rpartition(",")[0] for rival in some):
@@ -144,7 +148,9 @@ def table_of(outcomes: list[Outcome], some: list[Rival]) -> str:
             [
                 name,
                 figure(first, "first_s", 1, 3),
+                figure(first, "first_cpu_s", 1, 3),
                 figure(resume, "first_s", 1, 3),
+                figure(resume, "first_cpu_s", 1, 3),
                 figure(resume, "next_s", 1, 3),
                 figure(resume, "next_cpu_s", 1, 3),
                 figure(first, "bytes", 1e-6, 0),
