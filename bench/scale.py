@@ -7,7 +7,8 @@ groups 16 chunks, stripes 1,024 samples.
 
     python -m bench.scale --work SCRATCH --out bench/results/scale.json [--ways WAY ...]
 
-Brand plans windows of an epoch: what is needed now. The whole plan is what a data server makes today. `scale_rivals.py`
+Brand plans windows of an epoch: what is needed now. The whole plan is its widest window. `uniform`
+computes any positions; in its version 1 it sorted a whole epoch. `scale_rivals.py`
 says what the other libraries do. A way that needs more than 8 GB for an epoch is not run, and one is ended after
 `--limit` seconds. Results of ways that are not measured stay in the file.
 """
@@ -36,6 +37,8 @@ MOST_BYTES: Final = 8e9
 """Memory that a way may need."""
 WINDOWS: Final = "Brand, windows"
 WHOLE: Final = "Brand, whole plan"
+UNIFORM: Final = "Brand, uniform"
+SORTED: Final = "Brand, uniform as a sort"
 COLUMNS: Final = (
     "way, million samples",
     "first, s",
@@ -69,8 +72,29 @@ def whole(samples: int, first: int) -> Callable[[int, int], object]:
     return lambda first, end: plan.sample_of[first:end]
 
 
-WAYS: Final = {WINDOWS: windows, WHOLE: whole}
-NEEDS: Final = {WINDOWS: 0.0, WHOLE: 4.5} | {name: way.bytes_a_sample for name, way in OTHERS.items()}
+def uniform(samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's uniform shuffle."""
+    from brand.orders.base.mapping import Mapping
+    from brand.orders.policies.uniform import UniformWindows
+
+    made = UniformWindows(Mapping(samples, 8_192, 16), 0, 1)
+    made.window(first, first + BATCH)
+    return made.window
+
+
+def uniform_sorted(samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's uniform shuffle in its version 1."""
+    from brand.orders.base.random import RandomStream, permutation
+
+    order = permutation(samples, 0, RandomStream.ACCESS, 1)
+    order[first : first + BATCH].tolist()
+    return lambda first, end: order[first:end]
+
+
+WAYS: Final = {WINDOWS: windows, WHOLE: whole, UNIFORM: uniform, SORTED: uniform_sorted}
+NEEDS: Final = {WINDOWS: 0.0, WHOLE: 4.5, UNIFORM: 0.0, SORTED: 20.0} | {
+    name: way.bytes_a_sample for name, way in OTHERS.items()
+}
 """Memory of an epoch in bytes a sample, as measured with 100 million samples."""
 
 

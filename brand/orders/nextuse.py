@@ -7,8 +7,8 @@ so it is also known when, and how often, the node draws each unit of samples aga
                  which is Belady's rule epoch by epoch)
     Frequency    draws in all epochs that are left: units that are drawn most often are cached (HDMLP)
 
-A table for an epoch needs a plan, so each call of `foresee` makes one table, and other plans wait only briefly. One
-thread uses a table.
+A table for an epoch needs its order, so each call of `foresee` makes one table, and plans wait only briefly. An order
+that has parts is counted part by part. One thread uses a table.
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ def next_use(drawn: Sequence[NDArray[np.uint8]], units: int) -> NDArray[np.uint8
 
 def _draws(order: Order, ranks: Ranks, unit: int, epoch: int) -> NDArray[np.int64]:
     """Return how many samples of each unit these ranks draw in an epoch, shape (units,)."""
-    found = np.zeros(unit_count(order.mapping, unit), np.int64)
-    for places in ranks.places(order.plan(epoch).sample_of):
-        np.add.at(found, unit_at(order.mapping, unit, places), 1)
+    found, first = np.zeros(unit_count(order.mapping, unit), np.int64), 0
+    for part in order.drawn(epoch):
+        for rank in ranks.here:
+            places = part[(rank - first) % ranks.replicas :: ranks.replicas]
+            np.add.at(found, unit_at(order.mapping, unit, places), 1)
+        first += len(part)
     return found

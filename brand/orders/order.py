@@ -5,10 +5,12 @@ Everything else (memory limits, workers, timing) changes how fast samples arrive
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Values
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.orders.base.joins import Join, alone
@@ -55,6 +57,11 @@ def renewed(value: Values[str, Any], *, epoch: int, begun: bool) -> dict[str, An
             f"that release, or begin it again with set_epoch({epoch})"
         )
     return {name: of for name, of in value.items() if name != _VERSION} | _version_of(kind)
+
+
+def _check_epoch(epoch: int) -> None:
+    if not 0 <= epoch <= MAX_EPOCH:
+        raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
 
 
 def disagreement(differ: dict[str, tuple[Any, Any]]) -> UsageError:
@@ -119,10 +126,16 @@ class Order:
 
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
         """Return the plan of one epoch. `joins`: the joins of the job in it, with `shared`; empty if it is alone."""
-        if not 0 <= epoch <= MAX_EPOCH:
-            raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
+        _check_epoch(epoch)
         mask = None if self.subset is None else self.subset.mask
         return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
+
+    def drawn(self, epoch: int) -> Iterator[NDArray[Any]]:
+        """Yield the places in the order in which an epoch of a job that is alone draws them, part by part."""
+        _check_epoch(epoch)
+        mask = None if self.subset is None else self.subset.mask
+        for places in self.policy.drawn(self.mapping, self.seed, epoch):
+            yield places if mask is None else places[mask[places]]
 
     def windows(self, epoch: int) -> PlanWindows | None:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""

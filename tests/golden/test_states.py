@@ -19,11 +19,14 @@ from brand.orders import Stripes, baselines
 SAVED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "states-0.2.json").read_text())
 ORDERS: dict[str, Any] = {
     "slots": "slots",
-    "uniform": "uniform",
     "pool": baselines.Pool(2),
+}
+OTHERS: dict[str, Any] = {
+    "stripes": "stripes",
+    "stripes_mixing": Stripes(4, buffer=0.5),
+    "uniform": "uniform",
     "minio": "uniform",  # the order of this name is gone: it was a uniform shuffle
 }
-OTHERS: dict[str, Any] = {"stripes": "stripes", "stripes_mixing": Stripes(4, buffer=0.5)}
 """Orders whose epochs are other ones now."""
 REFUSED = r"another release of Brand, in which epoch 1 has another order: .* set_epoch\(1\)"
 

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from brand.orders.base import random
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
+from brand.orders.policies import uniform
 from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -126,6 +129,23 @@ def test_a_plan_is_made_the_same_every_time(order: Order, epoch: int) -> None:
     assert first.sample_of.tolist() == second.sample_of.tolist()
     assert reads_of(first) == reads_of(second)
     assert str(before) == str(after)
+
+
+@pytest.mark.parametrize("most_sorted", [0, 1 << 16])
+@examples(60)
+@given(orders(), epochs, st.data())
+def test_the_parts_of_an_epoch_are_its_draws(most_sorted: int, order: Order, epoch: int, data: st.DataObject) -> None:
+    """In blocks of 16 positions; of a subset, too, where the order has any."""
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=order.samples, max_size=order.samples)))
+    if mask.any() and order.policy.no_part is None:
+        order = dataclasses.replace(order, subset=Subset.of(mask))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "BLOCK", 16)
+        patch.setattr(uniform, "MOST_SORTED", most_sorted)
+        parts = list(order.drawn(epoch))
+        assert np.concatenate(parts).tolist() == order.plan(epoch).sample_of.tolist()
+    if isinstance(order.policy, UniformPolicy):
+        assert len(parts) == -(-order.samples // 16)
 
 
 @pytest.mark.parametrize("policy", [StripePolicy(5, 4), SlotPolicy(5), UniformPolicy(1), PoolPolicy(1, 5)], ids=repr)

@@ -93,7 +93,7 @@ DIGESTS: dict[Policy, str] = {
     SlotPolicy(16): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
     SlotPolicy(16, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
     PoolPolicy(16, 100): "15fe30f63e37751f8f3ee5ea8bbde7172fc62800a7348b1c76fcc8360c691b1c",
-    UniformPolicy(16): "ec063ae57ec8f8b82caae6aeccca7e23e8914b70c4ce9ba99da244c8dca9d21f",
+    UniformPolicy(16): "5de4e49d37fd8292d0b9d1740a940bd9df345f6c8d31f72c41d79b6cd36eecc7",
 }
 """SHA-256 of both tables and of what is held: 100,003 samples in chunks of 64, 16 a group, seed 2024, epoch 5."""
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brand.orders.base import random as base_random
+from brand.orders.base.part import Subset
 from brand.orders.base.placement import most_wanted, unit_at, unit_count
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.nextuse import FARTHEST, TURNS, Frequency, NextUse, Ranks, next_use
@@ -18,13 +20,22 @@ from brand.orders.policies.uniform import UniformPolicy
 from tests.rounds import examples
 
 
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders are counted in parts of so few positions that they have many."""
+    monkeypatch.setattr(base_random, "BLOCK", 7)
+
+
 @st.composite
 def drawn_orders(draw: st.DrawFn) -> tuple[Order, Ranks, int, int]:
     """An order, the ranks of a node, samples of a unit, and the last epoch."""
     samples, chunk = draw(st.integers(1, 200)), draw(st.integers(1, 20))
     stripe = draw(st.sampled_from([0, 1, 3]))
     policy = StripePolicy(1, min(stripe, chunk)) if stripe else UniformPolicy(1)
-    order = Order("any", samples, chunk, draw(st.integers(0, 9)), policy)
+    chosen = np.array(draw(st.lists(st.booleans(), min_size=samples, max_size=samples)))
+    narrow = draw(st.booleans()) and bool(chosen.any())
+    subset = Subset.of(chosen) if narrow else None
+    order = Order("any", samples, chunk, draw(st.integers(0, 9)), policy, subset)
     replicas = draw(st.integers(1, 6))
     here = draw(st.sets(st.integers(0, replicas - 1), min_size=1))
     return order, Ranks(tuple(sorted(here)), replicas), draw(st.integers(1, chunk)), draw(st.integers(0, 12))

@@ -92,7 +92,8 @@ OF_BASELINES = {
         '"protocol": "pool", "pool": 8}'
     ),
     dataclasses.replace(GOOD, policy=UniformPolicy(5)): (
-        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "uniform"}'
+        '{"data_set": "set", "samples": 1000, "chunk_size": 16, "group_chunks": 5, "seed": 42, "protocol": "uniform", '
+        '"version": 2}'
     ),
 }
 """A later policy writes its own fields."""
@@ -230,20 +231,21 @@ def test_something_else_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 3, "2", None])
-def test_an_order_of_another_version_is_refused(version: Any) -> None:
+@pytest.mark.parametrize("good", [GOOD, dataclasses.replace(GOOD, policy=UniformPolicy(5))], ids=["stripes", "uniform"])
+def test_an_order_of_another_version_is_refused(good: Order, version: Any) -> None:
     """Its epochs are other ones. An older one is renewed between two epochs; a newer one is always refused."""
-    value = GOOD.to_json() | {"version": version}
-    with pytest.raises(ValueError, match=f"an order 'stripes' of version {version}; this is 2"):
+    value = good.to_json() | {"version": version}
+    with pytest.raises(ValueError, match=f"an order '{good.policy.name}' of version {version}; this is 2"):
         Order.from_json(value)
     told = {1: r"in which epoch 7 has another order: .* set_epoch\(7\)", 3: "a newer release of Brand: install"}
     with pytest.raises(ValueError, match=told.get(version, "version of an order is .*not of type int")):
         renewed(value, epoch=7, begun=True)
     if version == 1:
-        assert Order.from_json(renewed(value, epoch=7, begun=False)) == GOOD
+        assert Order.from_json(renewed(value, epoch=7, begun=False)) == good
     else:
         with pytest.raises(ValueError, match=told.get(version, "version of an order is .*not of type int")):
             renewed(value, epoch=7, begun=False)
-    assert renewed(GOOD.to_json(), epoch=7, begun=True) == GOOD.to_json()
+    assert renewed(good.to_json(), epoch=7, begun=True) == good.to_json()
 
 
 few = st.integers(-1, 5)

@@ -39,6 +39,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "BATCH_TURNS": 13,
         "ACCESS_HALVES": 14,
         "STRIPE_KEYS": 15,
+        "SHIFTS": 16,
     }
 
 

@@ -1,8 +1,11 @@
-"""`uniform`: every order can come, each equally often, and a plan without a table of reads says what a table would."""
+"""`uniform`: samples come in any order, and windows and a plan without a table of reads say what a table would."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,9 +16,10 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import choose_kept
 from brand.orders.base.plan import EpochPlan, memory_over_time, peak, read_of_sample
 from brand.orders.base.random import RandomStream, permutation
-from brand.orders.order import Order
-from brand.orders.policies.uniform import UniformPolicy
-from brand.testing.shuffling import measure
+from brand.orders.order import Order, renewed
+from brand.orders.policies import uniform
+from brand.orders.policies.uniform import MOST_SORTED, UniformPolicy, UniformWindows
+from brand.testing.shuffling import measure, uniformity
 from tests.orders.models import chi_square, epochs, mappings, reads_of, seeds, table_of
 
 
@@ -29,9 +33,15 @@ def with_a_table(plan: EpochPlan) -> EpochPlan:
     return dataclasses.replace(plan, reads=table_of(plan))
 
 
-@pytest.mark.parametrize("samples", [1, 2, 63, 64, 65, 10**5])
+@pytest.fixture(params=[0, MOST_SORTED], ids=["network", "sorted"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small epochs by both ways that the order has."""
+    monkeypatch.setattr(uniform, "MOST_SORTED", request.param)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 63, 64, 65, 10**5, MOST_SORTED, MOST_SORTED + 1])
 def test_an_epoch_is_a_permutation(samples: int) -> None:
-    """Where counting goes wrong: around the size of a chunk."""
+    """Where counting goes wrong: around the size of a chunk, and the most samples that are sorted."""
     for epoch in range(3):
         plan = order_of(Mapping(samples, 64, 1), 1).plan(epoch)
         assert (np.sort(plan.sample_of) == np.arange(samples)).all()
@@ -49,6 +59,61 @@ def test_single_samples_come_in_the_order_of_the_access(mapping: Mapping, seed: 
     assert [(read.deadline, read.held) for read in reads_of(plan)] == [(p, (place,)) for p, place in enumerate(access)]
     assert [read.chunk * mapping.chunk_size + read.first for read in reads_of(plan)] == access
     assert peak(plan, np.ones(mapping.samples, np.int64)) == 1
+
+
+def check(found: UniformWindows, plan: EpochPlan, first: int, end: int) -> None:
+    """A window has the draws of the plan there, and knows where they are."""
+    window = found.window(first, end)
+    assert window.first == first
+    assert window.sample_of.dtype == plan.sample_of.dtype
+    assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
+    assert window.reads is None
+    assert found.reads_before(first) == first
+    assert found.positions(window.sample_of).tolist() == list(range(first, end))
+
+
+@pytest.mark.usefixtures("either")
+@given(mappings(), seeds, epochs, st.randoms(use_true_random=False))
+def test_windows_are_parts_of_the_plan(mapping: Mapping, seed: int, epoch: int, rng: random.Random) -> None:
+    """In any order; and any places have the positions at which the plan draws them."""
+    plan, found = order_of(mapping, seed).plan(epoch), UniformWindows(mapping, seed, epoch)
+    assert sorted(plan.sample_of.tolist()) == list(range(mapping.samples))
+    cuts = sorted({0, mapping.samples, *(rng.randint(0, mapping.samples) for _ in range(3))})
+    pieces = list(itertools.pairwise(cuts))
+    rng.shuffle(pieces)
+    for first, end in [*pieces, (0, 0)]:
+        check(found, plan, first, end)
+    some = np.array([rng.randrange(mapping.samples) for _ in range(9)])
+    assert plan.sample_of[found.positions(some)].tolist() == some.tolist()
+    assert found.places(some).tolist() == plan.sample_of[some].tolist()
+
+
+def test_windows_of_a_large_epoch_are_parts_of_its_plan() -> None:
+    """Of a million samples, more than a block of positions at a time."""
+    mapping = Mapping(1_000_003, 64, 16)
+    plan, found = order_of(mapping, 3).plan(7), UniformWindows(mapping, 3, 7)
+    for first, end in [(0, 1), (123_456, 423_456), (999_000, 1_000_003), (0, 1_000_003)]:
+        check(found, plan, first, end)
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("wrong", [-1, 100, 1 << 40])
+def test_there_is_nothing_outside_an_epoch(wrong: int) -> None:
+    """No position wraps around, and none of the cells behind the last sample is one."""
+    found = UniformWindows(Mapping(100, 8, 1), 0, 0)
+    for ask in (found.places, found.positions):
+        with pytest.raises(ValueError, match="of 100 samples"):
+            ask(np.array([5, wrong, 7]))
+
+
+def test_a_window_of_a_billion_takes_memory_for_a_window() -> None:
+    """And two megabytes for the network."""
+    tracemalloc.start()
+    found = UniformWindows(Mapping(1_000_000_000, 8192, 16), 0, 1)
+    window = found.window(500_000_000, 500_004_096)
+    assert found.positions(window.sample_of[-5:]).tolist() == list(range(500_004_091, 500_004_096))
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.slow
@@ -76,8 +141,9 @@ def test_a_plan_without_a_table_is_the_plan_with_one(
 def test_states_of_earlier_versions_name_it_minio() -> None:
     """The order is that of `uniform`, as it was under that name, and is written as `uniform`."""
     stored = {"data_set": "any", "samples": 1000, "chunk_size": 16, "group_chunks": 2, "seed": 7, "protocol": "minio"}
-    assert Order.from_json(stored) == Order("any", 1000, 16, 7, UniformPolicy(2))
-    assert Order.from_json(stored).to_json() == stored | {"protocol": "uniform"}
+    found = Order.from_json(renewed(stored, epoch=0, begun=False))
+    assert found == Order("any", 1000, 16, 7, UniformPolicy(2))
+    assert found.to_json() == stored | {"protocol": "uniform", "version": 2}
 
 
 @pytest.mark.slow
@@ -110,3 +176,29 @@ def test_its_figures_are_those_of_chance() -> None:
     assert found.batch_collisions == pytest.approx(1, abs=4 * found.expected_collisions**-0.5)
     assert found.chunk_distance == pytest.approx(1 / 3, rel=0.01)
     assert found.adjacent_distance == pytest.approx(1 / 3, rel=0.01)
+
+
+@pytest.mark.slow
+def test_an_epoch_of_a_network_tells_nothing_about_the_next() -> None:
+    """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
+    pytest.importorskip("scipy")
+    order = Order("any", 100_000, 64, 0, UniformPolicy(1))
+    found = uniformity(order.plan(epoch).sample_of for epoch in range(12))
+    assert found.repeats.p > 0.01
+    assert found.drift.p > 0.01
+
+
+@pytest.mark.slow
+def test_steps_of_a_network_are_those_of_chance() -> None:
+    """From a position to one near it, and from a place to one near it: rows of a grid have 266 samples."""
+    samples = 70_000
+    share = np.bincount(np.arange(1, samples) * 256 // samples) / (samples - 1)
+    order, found = Order("any", samples, 64, 5, UniformPolicy(1)), np.zeros((2, 4, 256))
+    for epoch in range(100):
+        drawn = order.plan(epoch).sample_of.astype(np.int64)
+        for number, each in enumerate((drawn, np.argsort(drawn))):
+            for at, step in enumerate((1, 2, 265, 266)):
+                found[number, at] += np.bincount((each[step:] - each[:-step]) % samples * 256 // samples, minlength=256)
+    expected = found.sum(axis=-1, keepdims=True) * share
+    distances = ((found - expected) ** 2 / expected).sum(axis=-1)
+    assert distances.max() < 255 + 4 * (2 * 255) ** 0.5

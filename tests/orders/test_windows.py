@@ -45,6 +45,7 @@ def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
     """A window has the draws and the reads that the plan has there."""
     window, due = found.window(first, end), table_of(plan)["deadline"]
     assert window.first == first
+    assert window.reads is not None
     assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
     assert window.reads.tolist() == table_of(plan)[(due >= first) & (due < end)].tolist()
     assert found.reads_before(first) == np.count_nonzero(due < first)
@@ -154,6 +155,7 @@ def test_windows_of_a_large_order_never_change() -> None:
     made = hashlib.sha256()
     for first in (0, 123_456_789, 299_999_000):
         window = found.window(first, first + 1000)
+        assert window.reads is not None
         made.update(window.sample_of.astype("<i8").tobytes())
         made.update(np.array(window.reads.tolist(), "<i8").tobytes())
         made.update(np.array(found.reads_before(first), "<i8").tobytes())

@@ -11,5 +11,6 @@ placement   the samples that are cached in memory or in a cache folder
 owners      the node that owns each chunk, the node that caches a sample, and the rank that draws each position
 tickets     epoch and position as one int
 random      bits and permutations, the same on every machine
+feistel     a permutation without a table: any positions of it, and its inverse
 dtypes      the smallest types of numpy that hold given numbers, and a mask of bits
 """

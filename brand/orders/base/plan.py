@@ -93,8 +93,8 @@ class PlanWindow:
     """Its first position."""
     sample_of: NDArray[Any]
     """Place of the sample drawn at each position, shape (positions,)."""
-    reads: NDArray[np.void]
-    """The reads with a deadline in the window, by deadline, of the dtype `read_dtype`."""
+    reads: NDArray[np.void] | None
+    """The reads with a deadline in the window, by deadline, of the dtype `read_dtype`; None as in `EpochPlan`."""
 
     @property
     def end(self) -> int:

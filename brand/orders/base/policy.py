@@ -11,12 +11,13 @@ and one line in `registry`. Pure.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from collections.abc import Mapping as Values
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import Mask
 from brand.orders.base.joins import Join
@@ -125,6 +126,10 @@ class Policy(ABC):
     def lock_step(self) -> LockStep | None:
         """The rule by which jobs that share wait for each other; None if each job has its own speed."""
         return None
+
+    def drawn(self, mapping: Mapping, seed: int, epoch: int) -> Iterator[NDArray[Any]]:
+        """Yield the places in the order in which an epoch draws them, in parts if parts cost less memory."""
+        yield self.plan(mapping, seed, epoch).sample_of
 
     def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
         """Return the plan of an epoch of a job with these joins; a job that shares with no other job has one join.

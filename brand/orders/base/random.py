@@ -61,6 +61,8 @@ class RandomStream(IntEnum):
     """Which samples are drawn in the first half of a part of an epoch."""
     STRIPE_KEYS = 15
     """The places of the samples of one stripe in the tape of its group."""
+    SHIFTS = 16
+    """`uniform`: the shifts of a round."""
 
 
 def bits(

@@ -1,8 +1,13 @@
-"""Order `uniform`: a uniform shuffle. Every order of the samples is possible, and all are equally likely.
+"""Order `uniform`: a uniform shuffle, one read for each sample.
 
 The order of an epoch is a random permutation of all samples. It depends on the seed and the epoch only: not on memory,
 nodes or chunks. Each sample is a read of its own, and leaves memory when it is drawn, unless it is cached. Cached
 samples are chosen one by one, by the seed, as many as memory holds.
+
+Up to `MOST_SORTED` samples are sorted by random words: every order is possible, and all are equally likely. A larger
+permutation is a Feistel network, which makes any part of it without the rest (`feistel`). For few samples a network
+would be no uniform shuffle. Of seven samples, it did not make 99 of the 5,040 arrangements in 40,000 epochs; a sort
+missed one. Its bias falls with the number of samples, and at `MOST_SORTED` about a million epochs would show it.
 
 `Stripes(length=1)` has the same distribution of orders, but not the same memory: it buffers about a chunk of each group
 for shuffling, which single samples do not need. Here a plan holds one sample at a time, and memory caches all others.
@@ -10,13 +15,68 @@ for shuffling, which single samples do not need. Here a plan holds one sample at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.feistel import FeistelNetwork
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindow
 from brand.orders.base.policy import OrderChoice, Policy, Setting
-from brand.orders.base.random import RandomStream, permutation
+from brand.orders.base.random import RandomStream, blocks, permutation
+from brand.reprs import Reprs
+
+MOST_SORTED: Final = 1 << 16
+"""The most samples that are sorted: 5 ms, and half a megabyte. It fixes orders that users resume."""
+
+
+class UniformWindows(Reprs, shows="mapping"):
+    """One epoch of `uniform`, in windows: each sample is a read of its own. It needs memory for a window."""
+
+    def __init__(self, mapping: Mapping, seed: int, epoch: int) -> None:
+        self.mapping = mapping
+        self._network: FeistelNetwork | None = None
+        self._place_of: NDArray[Any] = np.arange(0)
+        """The place at each position, if there is no network."""
+        self._position_of: NDArray[Any] = np.arange(0)
+        """The position of each place, if there is no network."""
+        if mapping.samples > MOST_SORTED:
+            self._network = FeistelNetwork(mapping.samples, seed, RandomStream.SHIFTS, epoch)
+        else:
+            self._place_of = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
+            self._position_of = np.empty_like(self._place_of)
+            self._position_of[self._place_of] = np.arange(mapping.samples)
+
+    def window(self, first: int, end: int) -> PlanWindow:
+        """Return the plan of positions `first` to `end` - 1."""
+        sample_of = np.empty(end - first, index_dtype(self.mapping.samples))
+        for part in blocks(end - first):
+            sample_of[part] = self.places(np.arange(first + part.start, first + part.stop))
+        return PlanWindow(first, sample_of, None)
+
+    def reads_before(self, position: int) -> int:
+        """Return the number of reads that are due before a position is drawn."""
+        return position
+
+    def places(self, positions: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Return the place of the sample at each position, shape (positions,)."""
+        self._check(positions)
+        found: NDArray[Any] = self._place_of[positions] if self._network is None else self._network.numbers(positions)
+        return found
+
+    def positions(self, places: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Return the position at which each place is drawn, shape (places,)."""
+        self._check(places)
+        found: NDArray[Any] = self._position_of[places] if self._network is None else self._network.positions(places)
+        return found
+
+    def _check(self, numbers: NDArray[np.integer[Any]]) -> None:
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.mapping.samples:
+            raise ValueError(f"positions {numbers.min()} to {numbers.max()} of {self.mapping.samples:,} samples")
 
 
 @dataclass(frozen=True)
@@ -24,9 +84,17 @@ class UniformPolicy(Policy):
     """The policy of a random order with one read per sample. Groups only determine which node owns which chunks."""
 
     name: ClassVar[str] = "uniform"
+    version: ClassVar[int] = 2
+    """Until version 1, an epoch of any size was sorted."""
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        return EpochPlan(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None)
+        whole = UniformWindows(mapping, seed, epoch).window(0, mapping.samples)
+        return EpochPlan(mapping, whole.sample_of, whole.reads)
+
+    def drawn(self, mapping: Mapping, seed: int, epoch: int) -> Iterator[NDArray[Any]]:
+        windows = UniformWindows(mapping, seed, epoch)
+        for part in blocks(mapping.samples):
+            yield windows.places(np.arange(part.start, part.stop))
 
     def held(self, mapping: Mapping) -> int:
         del mapping
@@ -39,7 +107,7 @@ class UniformPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(OrderChoice):
-    """A uniform shuffle: every order of the samples is possible, and all are equally likely.
+    """A uniform shuffle: any sample is as likely as any other at each position.
 
     Each sample is a read of its own. Memory has no shuffle buffer: it prefetches, and caches single samples over all
     epochs. The order depends on the seed only.
