@@ -1,4 +1,4 @@
-"""An evaluation counts every sample once, on any number of ranks, and reads in the order of the chunks if that is asked.
+"""An evaluation counts every sample once, on any number of ranks, and may read in the order of the chunks.
 
 `even=False` gives every position to one rank. `order="storage"` has the same order in every epoch.
 """
@@ -153,7 +153,7 @@ def test_a_mixture(smaller: Path, small: Path, opened: Openings) -> None:
 
 def test_two_rules_for_the_rest_are_refused(smaller: Path, opened: Openings) -> None:
     """One of them drops samples, the other one does not."""
-    with pytest.raises(UsageError, match="drop_last=True drops some"):
+    with pytest.raises(UsageError, match="drop_last=True drops some samples"):
         BrandSampler(opened(smaller), even=False, drop_last=True)
 
 

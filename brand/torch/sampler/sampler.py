@@ -112,7 +112,7 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"BrandSampler {not_drawable(dataset)}")
         self._source = source_of(dataset)
         if drop_last and not even:
-            raise UsageError("even=False gives every sample to one rank, and drop_last=True drops some: give one of both")
+            raise UsageError("drop_last=True drops some samples, and even=False gives each to one rank: leave out one")
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
         self.dataset, self.drop_last, self.even = dataset, drop_last, even
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
