@@ -72,8 +72,8 @@ class BrandSampler(DistributedSampler[int]):
         seed: Seed of the order of every epoch. None: the seed of a `Mixture`; for a `BrandDataset`, 0.
         num_replicas, rank: Number of ranks, and the number of this rank. None: from torch.distributed, JAX,
             torchrun, Slurm or MPI, when the iteration begins; the log says from which.
-        shuffle: Whether the order is random. False: the plain indices in their order, by random access, without
-            prefetch.
+        shuffle: Whether the order is that of the data set (`order=`), by default a random one. False: the plain indices
+            in their order, by random access, without prefetch.
         drop_last: If the number of samples is no multiple of the number of ranks: drop the rest (True), or give some
             samples to two ranks (False).
         even: Whether all ranks get equally many samples, as a training needs. False, for an evaluation: every sample
