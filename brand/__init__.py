@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from brand.formats.preparation import DecodeMask as DecodeMask
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.server_spec import Tls as Tls
-    from brand.storage.dataset.dataset import Reader as Reader
-    from brand.storage.dataset.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.storage.dataset.reader import Reader as Reader
+    from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
     from brand.torch import ArrayLoader as ArrayLoader
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
@@ -63,7 +63,7 @@ _TRAINING: Final = (
 _HOMES: Final = {
     **dict.fromkeys(_TRAINING, "brand.torch"),
     **dict.fromkeys(("DecodeAudio", "DecodeImage", "DecodeMask"), "brand.formats.preparation"),
-    **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
+    **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.reader"),
     "Cache": "brand.node.setup.caching",
     "Tls": "brand.node.setup.server_spec",
     "Waveform": "brand.formats.audio",

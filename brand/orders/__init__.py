@@ -14,7 +14,8 @@ Here and in `brand.node`, to *draw* is to ask for the next samples of the order.
 
 from brand.orders.policies.shared_policy import Shared as Shared
 from brand.orders.policies.slot_policy import Slots as Slots
+from brand.orders.policies.storage_order import StorageOrder as StorageOrder
 from brand.orders.policies.stripe_policy import Stripes as Stripes
 from brand.orders.policies.uniform import Uniform as Uniform
 
-__all__ = ["Shared", "Slots", "Stripes", "Uniform"]
+__all__ = ["Shared", "Slots", "StorageOrder", "Stripes", "Uniform"]

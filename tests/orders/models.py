@@ -19,6 +19,7 @@ from brand.orders.order import MAX_EPOCH, Order
 from brand.orders.policies.other_systems import JoaderPolicy, PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.slots import REFILLS
+from brand.orders.policies.storage_order import StoragePolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy
 
@@ -260,7 +261,7 @@ def many_nodes(draw: st.DrawFn, fewest: int = 2) -> Nodes:
 @st.composite
 def policies(draw: st.DrawFn, mapping: Mapping) -> Policy:
     """Policies of all protocols for a mapping, the paper's also across nodes."""
-    name = draw(st.sampled_from(["stripes", "slots", "uniform", "pool", "joader"]))
+    name = draw(st.sampled_from(["stripes", "slots", "uniform", "storage", "pool", "joader"]))
     if name == "stripes":
         return StripePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)))
     if name == "pool":
@@ -269,6 +270,8 @@ def policies(draw: st.DrawFn, mapping: Mapping) -> Policy:
         return JoaderPolicy(mapping.group_chunks)
     if name == "uniform":
         return UniformPolicy(mapping.group_chunks)
+    if name == "storage":
+        return StoragePolicy(mapping.group_chunks, draw(st.integers(1, mapping.chunk_size)), draw(st.integers(1, 4)))
     nodes = draw(st.one_of(st.just(ONE), many_nodes()))
     return SlotPolicy(mapping.group_chunks, draw(refills), nodes.nodes, nodes.ranks, nodes.window, nodes.remote)
 

@@ -20,6 +20,7 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED, Order, renewed
 from brand.orders.policies.other_systems import JoaderPolicy, PoolPolicy, plan_pool
 from brand.orders.policies.slot_policy import MAX_RANKS, SlotPolicy, plan_slots_across_nodes
 from brand.orders.policies.slots import plan_slots
+from brand.orders.policies.storage_order import StoragePolicy
 from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
 from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import epochs, orders, reads_of
@@ -57,7 +58,7 @@ def expected_plan(order: Order, epoch: int) -> EpochPlan:
         return plan_stripes(mapping, policy.stripe, order.seed, epoch)
     if isinstance(policy, PoolPolicy):
         return plan_pool(mapping, policy.pool, order.seed, epoch)
-    if isinstance(policy, UniformPolicy | JoaderPolicy):
+    if isinstance(policy, UniformPolicy | JoaderPolicy | StoragePolicy):
         return policy.plan(mapping, order.seed, epoch)
     assert isinstance(policy, SlotPolicy)
     if policy.nodes == 1:

@@ -130,6 +130,70 @@ def test_functions_of_fields_share_a_copy(server: RunningServer) -> None:
         assert indices.tolist() == parameters.tolist()
 
 
+SIDE = 32
+"""Pixels of an image of `pair_of`, in both directions."""
+
+
+def pair_of(index: int) -> tuple[Any, Any]:
+    """An image whose pixels differ from each other and from those of other images, and a mask that is its copy."""
+    image = (np.arange(SIDE * SIDE, dtype=np.float32) + index * SIDE * SIDE).reshape(SIDE, SIDE)
+    return image, image.copy()
+
+
+class CropsBoth:
+    """Stores a random window in itself, and crops the image and then the mask with it."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(1)
+        self.window = (0, 0)
+
+    def __call__(self, sample: tuple[int]) -> tuple[int, Any, Any]:
+        self.window = (*self.generator.integers(0, SIDE // 2, 2).tolist(),)
+        image, mask = pair_of(sample[0])
+        image = self.crop(image)
+        for _ in range(20):
+            os.sched_yield()
+        return sample[0], image, self.crop(mask)
+
+    def crop(self, array: Any) -> Any:
+        top, left = self.window
+        return array[top : top + SIDE // 2, left : left + SIDE // 2]
+
+
+class Albumentation:
+    """A pipeline of albumentations, whose transforms store their random generators in themselves."""
+
+    def __init__(self) -> None:
+        albumentations = pytest.importorskip("albumentations", minversion="2.0")
+        steps = [
+            albumentations.RandomCrop(SIDE // 2, SIDE // 2),
+            albumentations.HorizontalFlip(p=0.5),
+            albumentations.Transpose(p=0.5),
+            albumentations.GridDropout(p=0.5, fill=0, fill_mask=0),
+        ]
+        self.pipeline = albumentations.Compose(steps)
+
+    def __call__(self, sample: tuple[int]) -> tuple[int, Any, Any]:
+        image, mask = pair_of(sample[0])
+        found = self.pipeline(image=image, mask=mask)
+        return sample[0], found["image"], found["mask"]
+
+
+@pytest.mark.parametrize("make", [CropsBoth, Albumentation])
+def test_an_image_and_its_mask_have_the_same_random_parameters(server: RunningServer, make: Callable[[], Any]) -> None:
+    """In three epochs of sixteen threads, and of one thread, which gives the same images."""
+    data_set = opened(server, make())
+    many, one = (BrandLoader(data_set, 40, num_workers=threads) for threads in (16, 1))
+    for _ in range(3):
+        seen = 0
+        for (indices, images, masks), (_, expected, _) in zip(many, one, strict=True):
+            assert torch.equal(images, masks)
+            assert torch.equal(images, expected)
+            assert len({image.numpy().tobytes() for image in images}) == len(indices)
+            seen += len(indices)
+        assert seen == COUNT
+
+
 class Draws:
     """Has a random generator of its own."""
 

@@ -5,7 +5,6 @@ plan        the tables of an epoch, and memory over time
 access      the groups from which positions are drawn, in parts
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 part        subsets of the samples
-predicate   the samples that an expression over columns chooses
 joins       the points at which a job joined other jobs
 placement   the samples that are cached in memory or in a cache folder
 owners      the node that owns each chunk, the node that caches a sample, and the rank that draws each position

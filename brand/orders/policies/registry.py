@@ -10,17 +10,18 @@ from brand.orders.base.policy import OrderChoice, Policy, check_type
 from brand.orders.policies.other_systems import CoorDL, Joader, Pool
 from brand.orders.policies.shared_policy import Shared
 from brand.orders.policies.slot_policy import Slots
+from brand.orders.policies.storage_order import StorageOrder
 from brand.orders.policies.stripe_policy import Stripes
 from brand.orders.policies.uniform import Uniform
 
-CHOICES: Final[tuple[type[OrderChoice], ...]] = (Stripes, Slots, Uniform, Shared, Pool, CoorDL, Joader)
+CHOICES: Final[tuple[type[OrderChoice], ...]] = (Stripes, Slots, Uniform, Shared, StorageOrder, Pool, CoorDL, Joader)
 """The choices of all orders. To register an order, add the class of its choice."""
 POLICIES: Final[dict[str, type[Policy]]] = {choice.policy.name: choice.policy for choice in CHOICES}
 """The policies by the names in states and messages."""
 NAMED: Final[dict[str, type[OrderChoice]]] = {each.policy.name: each for each in CHOICES if not each.baseline}
 """The choices by the names that users give."""
 
-OrderOption = Literal["stripes", "slots", "uniform", "shared"] | OrderChoice
+OrderOption = Literal["stripes", "slots", "uniform", "shared", "storage"] | OrderChoice
 """An order, as users give it: by name, or with its options."""
 
 

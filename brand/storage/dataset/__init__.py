@@ -1,6 +1,10 @@
 """A data set opened for reading: its index, its samples, its columns.
 
-dataset       rows -> ranges -> checked records; `brand.open`, and the `Reader` that it returns
+reader        `brand.open`, and the `Reader` that it returns
+scan          many samples in the order of the chunks
+dataset       rows -> ranges -> checked records
+selection     the samples that a user means by `subset=`
+predicate     the samples that an expression over columns chooses
 catalogue     facts, index and columns: indices -> places -> rows
 cached        samples copied from the page cache
 summary       sizes and classes in numbers

@@ -144,7 +144,10 @@ class StoredDataSet(Catalogue):
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> StoredSamples:
         """Read samples and check them. They are in this thread's scratch memory, valid until its next read."""
-        places, rows = self.locate(indices)
+        return self.stored_at(*self.locate(indices))
+
+    def stored_at(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> StoredSamples:
+        """Do the work of `_stored` for samples of which the caller has the places, and the rows of the index."""
         chunks = places // self.header.chunk_size
         self._check_rows(chunks, rows)
         stored = StoredSamples(*self._read(chunks, rows), rows)
@@ -265,85 +268,3 @@ class _Tools(threading.local):
         if size > len(self._memory):
             self._memory = memoryview(bytearray(min(SCRATCH_BYTES, 2 * size)))
         return self._memory
-
-
-class Reader:
-    """A data set opened for reading. `brand.open` returns it.
-
-    Opening reads nothing of the samples and of the index. Several threads may use one `Reader`, also after a fork.
-    Picklable: another process opens the files again.
-    """
-
-    def __init__(self, where: Where) -> None:
-        self._data = StoredDataSet(where)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reader, (self._data.location,)
-
-    def __len__(self) -> int:
-        """Return the number of indices, including those of deleted samples."""
-        return len(self._data)
-
-    def __repr__(self) -> str:
-        return f"Reader({self._data.facts})"
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the data set."""
-        return self._data.name
-
-    @property
-    def schema(self) -> dict[str, str]:
-        """Field name -> codec, in storage order, followed by the overlays of a collection."""
-        return self._data.schema
-
-    @property
-    def classes(self) -> list[str] | None:
-        """Names of the labels, by label; None if the labels have no names."""
-        return self._data.classes
-
-    def classes_of(self, field: str) -> list[str]:
-        """Return the names of the values of a field, such as "fine_label", by value; -1 has none.
-
-        Raises `NoLabelsError` if the values have no names.
-        """
-        return self._data.classes_of(field)
-
-    def sample(self, index: int) -> dict[str, Any]:
-        """Return all fields of one sample, images and audio as bytes.
-
-        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
-        """
-        return self._data.sample(index)
-
-    def samples(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
-        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
-
-        Each has all fields, images and audio as bytes, and the overlays of a collection. Raises `FormatError`,
-        IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
-        """
-        return self._data.samples(indices)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
-
-        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
-        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
-        `FormatError`.
-        """
-        return self._data.column(name)
-
-    def present(self) -> NDArray[np.int64]:
-        """Return the indices of the samples that were not deleted, ascending."""
-        return self._data.present()
-
-
-def open(where: Where) -> Reader:  # noqa: A001 - `brand.open`
-    """Open a data set to read from it in this process, without PyTorch and without a data server.
-
-    `where` is the path of its folder, or its URL. No samples are read. A process that has read from an object store
-    cannot be forked: a forked process that also reads from it gets a `UsageError`.
-
-    Raises `UsageError`, `StorageError`, `FormatError`.
-    """
-    return Reader(where)

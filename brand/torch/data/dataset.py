@@ -72,7 +72,8 @@ class BrandDataset(Drawable):
             may still allocate.
         order: How an epoch is shuffled: `"stripes"`, `"slots"` (Brand, section 3.3) or `"uniform"` (each order is
             equally likely), or `Stripes(...)`, `Slots(...)`, `Uniform()` with their options. `"shared"` if several jobs
-            train on the data set at a time. To compare with other systems: `brand.orders.baselines`.
+            train on the data set at a time. `"storage"`, for evaluation: not shuffled, but chunk by chunk. To compare
+            with other systems: `brand.orders.baselines`.
         server: Address of a running data server (`brand serve` prints it). None: one starts by itself. `"common"`: one
             for all jobs of this user on this machine; the first of them starts it. `"none"`: this process and its
             DataLoader workers read each sample directly, in the same order and with the same states, but slower; so

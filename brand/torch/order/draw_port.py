@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brand.errors import UsageError, counted
+from brand.errors import UsageError
 from brand.node.client.client import Client
 from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
@@ -28,11 +28,11 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
-from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
 from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.dataset.selection import selected
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
@@ -175,15 +175,6 @@ def order_number(order: Order, origin: str) -> int:
     return int.from_bytes(hashlib.blake2s(facts.encode(), digest_size=4).digest()) >> 1
 
 
-def column_table(data: Catalogue) -> ColumnTable:
-    """Return the columns of all samples that an expression may name: the fields of numbers, and `index`."""
-
-    def read(name: str) -> NDArray[Any]:
-        return np.arange(len(data)) if name == "index" else data.column(name)
-
-    return ColumnTable(len(data), {**data.schema, "index": "int"}, data.names, read)
-
-
 def as_subset(data: Catalogue, subset: Any) -> Subset | None:
     """Return the places of `subset`: a mask, shape (samples,), indices, each once, or an expression. None: all samples.
 
@@ -193,28 +184,6 @@ def as_subset(data: Catalogue, subset: Any) -> Subset | None:
     if subset is None:
         drawn = data.drawn()
         return None if drawn is None else Subset.of(drawn)
-    samples = len(data)
-    wanted = np.asarray(chosen_by(subset, column_table(data)) if isinstance(subset, str) else subset)
-    if wanted.dtype == np.bool_:
-        if wanted.shape != (samples,):
-            raise UsageError(
-                f"subset= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}"
-            )
-        wanted = np.flatnonzero(wanted)
-        wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
-    elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
-        raise UsageError(
-            f"subset= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices"
-        )
-    if not wanted.size:
-        raise UsageError("subset= has no sample")
-    outside = wanted[(wanted < 0) | (wanted >= samples)]
-    if len(outside):
-        raise UsageError(f"subset= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
     mask = np.zeros(data.header.samples, np.bool_)
-    mask[data.places(wanted)] = True
-    if np.count_nonzero(mask) < len(wanted):
-        alike = np.sort(wanted)
-        twice = alike[1:][alike[1:] == alike[:-1]][0]
-        raise UsageError(f"subset= has sample {twice} twice; give each index once, or a mask as an array of bools")
+    mask[data.places(selected(data, subset))] = True
     return None if mask.all() else Subset.of(mask)

@@ -19,12 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
-from brand.orders.base.predicate import ColumnTable, chosen_by
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.order.draw_port import DrawPort, column_table
+from brand.storage.dataset.predicate import ColumnTable, chosen_by
+from brand.storage.dataset.selection import column_table
+from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 

@@ -25,6 +25,7 @@ from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.present import numbers
 from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.index_order import say_cost
 
 MIGRATE: Final = "load_state_dict(brand.migrate_state(state, sampler))"
 """Code that begins the epoch of a state again on another version of a collection."""
@@ -110,6 +111,8 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
 
     def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:  # noqa: ARG002
         if not self.shuffle:  # direct reads need no server
+            if announcement.rank == 0:
+                say_cost(self._port.data, self._port.name, self.samples)
             return None
         return self._port.announce(self.order, announcement, origin=self._origin)
 

@@ -112,7 +112,8 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
     def _announce(self, dealing: Dealing[PlannedSequence], epoch: int, start: int) -> None:
         of = dealing.sequence.batches_of(epoch)
         self.start, self.count = start, rounds(len(of) - start, dealing.replicas, drop_last=dealing.drop_last)
-        if self.count:
+        self.announced = self.count > 0
+        if self.announced:
             dealing.sequence.begin(epoch, of.batches.first_from(start))
         self.epoch, self._of = epoch, of
 

@@ -181,6 +181,8 @@ class Dealing(Generic[_Sequence]):
     replicas: int
     sequence: _Sequence
     drop_last: bool
+    even: bool = True
+    """Whether all ranks get equally many samples."""
     dealt: int = 1
     """Number of processes among which a framework divides the positions of the rank."""
     batch: int = 0
@@ -239,6 +241,8 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
         """Positions or batches of this rank that were made and that were yielded, the first one of all ranks, and how
         many this rank gets.
         """
+        self.announced = False
+        """Whether the server knows of it: some rank gets samples."""
         self._discarded = False
         """Whether torchdata has restored this iteration only to begin another one."""
 
@@ -261,7 +265,7 @@ class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded coun
             self._announce(dealing, *self._upcoming.place())
             self._dealing = dealing
             self._upcoming.begin(self)
-            if self.start and not self.count:
+            if self.start and not self.announced:
                 said = "the loaded state was taken after the last batch of epoch %d: this iteration is empty"
                 log.warning(f"{said}, and the next one is epoch %d", self.epoch, self._upcoming.place()[0])
 
@@ -353,11 +357,12 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
 
     def _announce(self, dealing: Dealing[AccessSequence], epoch: int, start: int) -> None:
         self.epoch, self.start = epoch, start
-        self.count = rounds(self._samples - start, dealing.replicas, drop_last=dealing.drop_last)
+        self.count = samples_of_rank(dealing, epoch, start)
         self.most = -(-self.count // dealing.dealt)
-        if self.count:
+        self.announced = rounds(self._samples - start, dealing.replicas, drop_last=dealing.drop_last) > 0
+        if self.announced:
             last = self._upcoming.present
-            goes_on = last is not None and last.count > 0 and last.ended and (epoch, start) == (last.epoch + 1, 0)
+            goes_on = last is not None and last.announced and last.ended and (epoch, start) == (last.epoch + 1, 0)
             announcement = Announcement(epoch, start, *dealing.ranks, dealing.batch, dealing.dealt)
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
@@ -452,7 +457,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
     def _with_tail(self, mine: NDArray[np.int64], dealing: Dealing[AccessSequence]) -> NDArray[np.int64]:
         """Return this rank's positions, and then its positions of the last, incomplete global batch.
 
-        In that batch, ranks take positions in turn. All ranks get equally many: positions past the end represent
+        In that batch, ranks take positions in turn. If all ranks get equally many, positions past the end represent
         samples from the beginning.
         """
         beyond = np.arange(self._samples, self.start + self.count * dealing.replicas)
@@ -460,6 +465,16 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         return np.concatenate((mine, beyond))[: self.count]
 
 
+def samples_of_rank(dealing: Dealing[AccessSequence], epoch: int, start: int) -> int:
+    """Return the number of samples that a rank gets from position `start` of an epoch on."""
+    sequence = dealing.sequence
+    most = rounds(sequence.samples - start, dealing.replicas, drop_last=dealing.drop_last)
+    if dealing.even or not most:
+        return most
+    (last,) = sequence.dealt(epoch, start, range(most - 1, most), dealing.ranks).tolist()
+    return most if last < sequence.samples else most - 1
+
+
 def rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
-    """Return the number of samples for each rank."""
+    """Return the number of rounds of one position for each rank, or of batches; the last may be incomplete."""
     return samples // replicas if drop_last else -(-samples // replicas)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ from brand.torch.sampler.frameworks import (
     wrapping_of,
 )
 from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_trainer, trainer_epoch
-from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, rounds
+from brand.torch.sampler.positions import Dealing, IterationStart, Positions, States, Upcoming, samples_of_rank
 from brand.torch.sampler.streams import ended_inside
 
 LAST_VERSION: Final = MIXED_VERSION
@@ -71,10 +72,13 @@ class BrandSampler(DistributedSampler[int]):
         seed: Seed of the order of every epoch. None: the seed of a `Mixture`; for a `BrandDataset`, 0.
         num_replicas, rank: Number of ranks, and the number of this rank. None: from torch.distributed, JAX,
             torchrun, Slurm or MPI, when the iteration begins; the log says from which.
-        shuffle: Whether the order is random. False: the plain indices in their order, by random access, without
-            prefetch.
+        shuffle: Whether the order is that of the data set (`order=`), by default a random one. False: the plain indices
+            in their order, by random access, without prefetch.
         drop_last: If the number of samples is no multiple of the number of ranks: drop the rest (True), or give some
-            samples to two ranks (False). All ranks always get equally many.
+            samples to two ranks (False).
+        even: Whether all ranks get equally many samples, as a training needs. False, for an evaluation: every sample
+            goes to exactly one rank, so some ranks get one sample more than others; call collective operations after
+            the loop (`docs/guides/evaluate.md`).
         locality: On several nodes: split each global batch so that a rank first takes samples whose home node is its
             own. The global batches are the same sets of samples as without it, and few samples cross the network. Needs
             `batch_size`.
@@ -98,6 +102,7 @@ class BrandSampler(DistributedSampler[int]):
         rank: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        even: bool = True,
         locality: bool = False,
         batch_size: int | None = None,
         subset: ArrayLike | None = None,
@@ -106,8 +111,10 @@ class BrandSampler(DistributedSampler[int]):
         if not isinstance(dataset, Drawable):
             raise UsageError(f"BrandSampler {not_drawable(dataset)}")
         self._source = source_of(dataset)
+        if drop_last and not even:
+            raise UsageError("drop_last=True drops some samples, and even=False gives each to one rank: leave out one")
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
-        self.dataset, self.drop_last = dataset, drop_last
+        self.dataset, self.drop_last, self.even = dataset, drop_last, even
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
@@ -161,7 +168,7 @@ class BrandSampler(DistributedSampler[int]):
 
     def __len__(self) -> int:
         """Return the number of samples of a whole epoch for this rank."""
-        return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
+        return samples_of_rank(self._dealing(), self.epoch, 0)
 
     def __iter__(self) -> Positions:
         self._upcoming.set_first(first_epoch())
@@ -258,7 +265,7 @@ class BrandSampler(DistributedSampler[int]):
         """Settle the ranks of an iteration that begins. Raises `UsageError`."""
         loader = asking_loader()
         refuse_reordering(loader)
-        dealt, (rank, replicas) = self._dealt(loader), self._ranks()
+        dealt, (_, replicas) = self._dealt(loader), self._ranks()
         self._source.check_ranks(replicas * dealt)
         source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
         if source and not self._accelerate_deals():
@@ -266,7 +273,13 @@ class BrandSampler(DistributedSampler[int]):
         what = f"{self.order!r}|{self.shuffle}"
         name, shares = self._source.name, getattr(self.order, "shares", False)
         alone = is_alone(self.rank, self.num_replicas) and not shares  # jobs that share fetch one order on purpose
-        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, batch, source, name, what, alone, loader)
+        return replace(
+            self._dealing(), dealt=dealt, batch=batch, source=source, name=name, what=what, alone=alone, loader=loader
+        )
+
+    def _dealing(self) -> Dealing[AccessSequence]:
+        """Return the division of the positions among the ranks. Raises `UsageError`."""
+        return Dealing(*self._ranks(), self._sequence, self.drop_last, self.even)
 
     def _ranks(self) -> tuple[int, int]:
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
@@ -312,6 +325,12 @@ class BrandSampler(DistributedSampler[int]):
                 f"this BrandSampler shards positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
                 f"out to {wrapping.processes} processes again. {self._one_of_both(wrapping.processes)}"
             )
+        if wrapping.processes > 1 and not self.even:
+            raise UsageError(
+                "even=False: Accelerate gives all its processes equally many batches, and repeats samples for that. "
+                "Leave out even=False and count with accelerator.gather_for_metrics, or leave out "
+                "accelerator.prepare(loader) (docs/guides/evaluate.md)"
+            )
         if not wrapping.ours:
             if self._upcoming.place() == (0, 0):
                 warn_counted(self._source.name)
@@ -333,7 +352,7 @@ class BrandSampler(DistributedSampler[int]):
         _, replicas = self._ranks()
 
         def left(position: int) -> int:
-            samples: int = rounds(self._sequence.samples - position, replicas, drop_last=self.drop_last)
+            samples = samples_of_rank(self._dealing(), epoch, position)
             return samples // size if trainer.loader.drop_last else -(-samples // size)
 
         place = partial(trainer.place, epoch, left=left, size=size * replicas)

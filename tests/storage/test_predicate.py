@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.constants import NOTHING
-from brand.orders.base.predicate import MAX_CHARACTERS, MAX_DEPTH, ColumnTable, chosen_by
+from brand.storage.dataset.predicate import MAX_CHARACTERS, MAX_DEPTH, ColumnTable, chosen_by
 
 SCHEMA = {"label": "int", "age": "int", "flag": "int", "score": "float", "other": "float", "caption": "str"}
 NAMES = ("cat", "big dog", 'a "quoted" \\ one', "cat")
