@@ -15,6 +15,10 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.audio import Waveform as Waveform
+    from brand.formats.crops import CenterCrop as CenterCrop
+    from brand.formats.crops import Pad as Pad
+    from brand.formats.crops import RandomResizedCrop as RandomResizedCrop
+    from brand.formats.crops import Resize as Resize
     from brand.formats.preparation import DecodeAudio as DecodeAudio
     from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.formats.preparation import DecodeMask as DecodeMask
@@ -38,13 +42,17 @@ __all__ = [
     "BrandLoader",
     "BrandSampler",
     "Cache",
+    "CenterCrop",
     "DecodeAudio",
     "DecodeImage",
     "DecodeMask",
     "LengthBatchSampler",
     "Mixture",
     "PackedBatchSampler",
+    "Pad",
+    "RandomResizedCrop",
     "Reader",
+    "Resize",
     "Tls",
     "Waveform",
     "__version__",
@@ -62,6 +70,7 @@ _TRAINING: Final = (
 )
 _HOMES: Final = {
     **dict.fromkeys(_TRAINING, "brand.torch"),
+    **dict.fromkeys(("CenterCrop", "Pad", "RandomResizedCrop", "Resize"), "brand.formats.crops"),
     **dict.fromkeys(("DecodeAudio", "DecodeImage", "DecodeMask"), "brand.formats.preparation"),
     **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.reader"),
     "Cache": "brand.node.setup.caching",

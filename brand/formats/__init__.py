@@ -21,5 +21,8 @@ media         detection of image and audio files, and opening of images
 pixels        from an image file to pixels: mode, orientation, frame
 audio         lengths of audio files, and decoding
 audiostreams  the streams of an audio file, with heads that state their lengths
+jpeg          the head of a JPEG, and its pixels at a fraction of its size
+parts         from an image file to the pixels that a crop needs
+crops         the part of an image that a model gets, and its size
 preparation   decoding and resizing of images and audio, before any random transform
 """

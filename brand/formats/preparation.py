@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError, cause_of, missing_extra
 from brand.formats.audio import decode_audio, ffmpeg, soundfile
+from brand.formats.crops import Crop
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema
+from brand.formats.jpeg import jpeg_pixels
 from brand.formats.media import pillow_errors
 from brand.formats.pixels import in_mode, method_of, open_frame, unchanged
 from brand.formats.values import Buffer
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 Mode = Literal["RGB", "L", "RGBA", "unchanged"]
 Filter = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
+CHANNELS: Final[dict[str, int]] = {"RGB": 3, "L": 1, "RGBA": 4}
+"""Channels of the modes in which all images have equally many."""
+ACROSS: Final = ("TRANSPOSE", "TRANSVERSE", "ROTATE_90", "ROTATE_270")
+"""Transpositions after which an image is as wide as it was high."""
 MOST_PIXELS: Final = 1 << 16
 """Maximum pixels of a side."""
 MOST_IN_ALL: Final = 1 << 28
@@ -50,6 +56,15 @@ class DecodeImage:
         filter: Resampling filter, named as in Pillow: "nearest", "box", "bilinear", "bicubic" or "lanczos".
         upright: Whether the image is turned as EXIF says. None: as the data set says, else not.
         frame: Frame of an animation, or page of a TIFF, from 0.
+        crop: `RandomResizedCrop(...)`, `CenterCrop(...)`, `Resize(...)` or `Pad(...)`, in place of `shorter` and
+            `size`: the part of the image that is decoded. It is resized by PyTorch to the pixels that torchvision's
+            transforms of these names (v2, antialiased) give. `filter` is "bilinear" or "bicubic". A crop is random by
+            the seed and the epoch of the sampler and the index of the sample.
+        flip: Probability that the crop is mirrored, left to right.
+        scaled: Whether a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, if the crop is at least as large as the result
+            then.
+        normalize: (means, standard deviations), one number for each channel, of values from 0 to 1: the crop becomes
+            float32, `(pixels / 255 - mean) / deviation`.
 
     Raises `UsageError` if these are not possible.
     """
@@ -62,6 +77,10 @@ class DecodeImage:
     filter: Filter = "bilinear"
     upright: bool | None = None
     frame: int = 0
+    crop: Crop | None = None
+    flip: float = 0.0
+    scaled: bool = True
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         sides = (self.shorter,) if self.size is None else self.size
@@ -77,9 +96,41 @@ class DecodeImage:
         known = self.upright is None or isinstance(self.upright, bool)
         if not known or type(self.frame) is not int or not 0 <= self.frame < MOST_FRAMES:
             raise UsageError(f"{self}: upright is True or False, and frames are 0 to {MOST_FRAMES - 1:,}")
+        self._check_crop()
+
+    def _check_crop(self) -> None:
+        if self.crop is None:
+            if (self.flip, self.scaled, self.normalize) != (0.0, True, None):
+                raise UsageError(f"{self}: flip=, scaled= and normalize= are for a crop: give crop=, as Resize(224)")
+            return
+        if not isinstance(self.crop, Crop):
+            kinds = ", ".join(f"{kind.__name__}(...)" for kind in get_args(Crop))
+            raise UsageError(f"{self}: crop= is one of {kinds}")
+        if (self.shorter, self.size) != (None, None):
+            raise UsageError(f"{self}: the crop has the size of the result: leave out shorter= and size=")
+        if self.mode not in CHANNELS or self.filter not in ("bilinear", "bicubic"):
+            raise UsageError(f"{self}: a crop has the mode {', '.join(CHANNELS)}, and filter bilinear or bicubic")
+        if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1 or not isinstance(self.scaled, bool):
+            raise UsageError(f"{self}: flip= is a probability, 0 to 1, and scaled= True or False")
+        if self.normalize is None:
+            return
+        given, channels = self.normalize, CHANNELS[self.mode]
+        pairs = isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, tuple) for each in given)
+        if not pairs or {len(each) for each in given} != {channels} or 0 in given[1]:
+            raise UsageError(f"{self}: normalize= is (means, deviations), each a tuple of {channels} numbers")
+
+    @property
+    def form(self) -> tuple[tuple[int, ...], type[np.generic]] | None:
+        """Shape and dtype that all results have; None if they depend on the file."""
+        sides = self.size if self.crop is None else self.crop.shape
+        if sides is None or self.mode not in CHANNELS:
+            return None
+        return (*sides, CHANNELS[self.mode]), np.uint8 if self.normalize is None else np.float32
 
     def __call__(self, data: Buffer) -> NDArray[Any]:
         """Return the pixels of a file. Raises ValueError if it cannot be decoded."""
+        if self.crop is not None:
+            raise UsageError(f"{self}: a BrandDataset applies the crop, with its random numbers")
         if self.mode == "unchanged":
             return unchanged(data, self.frame, turn=self.upright is True, resize=self._resized)
         with pillow_errors(), open_frame(data, self.frame) as image:
@@ -112,7 +163,7 @@ class DecodeImage:
         """
         size = image.size
         method = method_of(image) if self.upright else None
-        across = method is not None and method.name in ("TRANSPOSE", "TRANSVERSE", "ROTATE_90", "ROTATE_270")
+        across = method is not None and method.name in ACROSS
         target = self._target(*size[::-1])[::-1] if across else self._target(*size)
         made = None
         if image.format == "JPEG" and image.mode in ("RGB", "L") and self.mode != "RGBA":
@@ -131,13 +182,9 @@ class DecodeImage:
         """Decode a JPEG of this width and height at 1 / `factor` size; None if simplejpeg is missing or refuses it."""
         from PIL import Image
 
-        try:
-            import simplejpeg
-
-            width, height = (-(-side // factor) for side in size)
-            pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except Exception:  # noqa: BLE001 - simplejpeg may be missing, or refuse the file in any way
-            return None  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
+        pixels = jpeg_pixels(data, size, factor)
+        if pixels is None:
+            return None
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
 
@@ -193,6 +240,8 @@ class DecodeAudio:
 
 
 Preparation = DecodeImage | DecodeAudio
+_OF_CROPS: Final = ("crop", "flip", "scaled", "normalize")
+"""Parameters that no data server gets."""
 
 
 def checked(
@@ -235,7 +284,8 @@ def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, 
     Raises `SchemaError` for a field that has no images.
     """
     for name, how in checked(decode, schema, None).items():
-        if not isinstance(how, DecodeImage) or (how.shorter, how.size, how.frame) != (None, None, 0):
+        usual = isinstance(how, DecodeImage) and (how.shorter, how.size, how.frame, how.crop) == (None, None, 0, None)
+        if not isinstance(how, DecodeImage) or not usual:
             raise UsageError(
                 f"decode={{{name!r}: {how!r:.120}}}: a data set remembers mode= and upright= only; give the others to"
                 " BrandDataset(decode=...)"
@@ -245,12 +295,20 @@ def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, 
 
 
 def for_server(decode: Mapping[str, Preparation], schema: Schema) -> dict[str, Preparation]:
-    """Return the decode specs that a data server can apply: the elements of lists are decoded by the client."""
-    return {name: how for name, how in decode.items() if schema.codec(name) not in ELEMENTS}
+    """Return the decode specs that a data server can apply.
+
+    The client decodes the elements of lists. It decodes crops, too: each epoch and each job has its own.
+    """
+    return {
+        name: how
+        for name, how in decode.items()
+        if schema.codec(name) not in ELEMENTS and not (isinstance(how, DecodeImage) and how.crop is not None)
+    }
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
-    return {"codec": how.codec, **asdict(how)}
+    """Return a spec that a data server can apply as plain values."""
+    return {"codec": how.codec, **{name: of for name, of in asdict(how).items() if name not in _OF_CROPS}}
 
 
 def from_json(value: Mapping[str, Any]) -> Preparation:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brand.node.wire.looping import LoopReport
-from brand.torch.fetch.fetched import FetchedSamples, rows
+from brand.torch.fetch.fetched import FetchedSamples, Form, rows
 from brand.torch.job.wrappers import refuse_distributed_sampler
 from brand.torch.order.sequence import AccessSequence
 from brand.torch.pytorch import DataLoader, Dataset, Subset, torch
@@ -58,8 +58,21 @@ class SampleSource(ABC):
         """Raise `UsageError` if `replicas` ranks may have opened different samples."""
 
     @abstractmethod
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
-        """Return the samples for these ints, not decoded yet."""
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64], seeds: Sequence[int] | None = None) -> FetchedSamples:
+        """Return the samples for these ints, not decoded yet.
+
+        `seeds`: those of random crops of samples that are asked for by index; None: PyTorch's generator gives them.
+        """
+
+    @property
+    @abstractmethod
+    def forms(self) -> dict[str, Form]:
+        """Shape and dtype of each field of images or audio; empty if not all fields are decoded to one of their own."""
+
+    @property
+    @abstractmethod
+    def random_crops(self) -> bool:
+        """Whether samples are decoded to random crops."""
 
     @abstractmethod
     def finish(self, samples: list[dict[str, Any]], transform: Any) -> list[Any]:

@@ -7,7 +7,7 @@ element in place of the list, and the number of the pair as its `index`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,12 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         """Return the sequence of all pairs in random order, for a mixture that has them as a member."""
         return shuffled_pairs(self._layers, seed, origin)
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64], seeds: Sequence[int] | None = None) -> FetchedSamples:
         """Return the samples for these numbers of pairs, or tickets: a request for each layer."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
             samples, elements = self.pairs.located(self._indices(asked))
-            return ExpandedSamples(self._fetcher.fetch(samples), self.pairs, elements)
+            return ExpandedSamples(self._fetcher.fetch(samples, seeds), self.pairs, elements)
         if int(asked.min()) < TICKET:
             raise UsageError(MIXED_BATCH)
         self._hint.note_draw(len(asked), self.name)
@@ -122,6 +122,10 @@ class ExpandedSamples(Reprs, FetchedSamples, shows="_fetched"):
     def gathered(self, first: int, end: int) -> Columns:
         """See `FetchedSamples`."""
         return self._expanded(self._fetched.gathered(first, end), first, end)
+
+    def decode_into(self, batch: Mapping[str, NDArray[Any]], first: int, end: int, at: NDArray[np.intp]) -> Columns:
+        """See `FetchedSamples`."""
+        return self._expanded(self._fetched.decode_into(batch, first, end, at), first, end)
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
         """See `FetchedSamples`."""

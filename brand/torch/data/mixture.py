@@ -28,7 +28,7 @@ from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
-from brand.torch.fetch.fetched import MEMBER, UndecodedMixture
+from brand.torch.fetch.fetched import MEMBER, Form, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
@@ -178,7 +178,11 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedMixture:
+    def fetch(
+        self,
+        indices: Sequence[int] | NDArray[np.int64],
+        seeds: Sequence[int] | None = None,  # noqa: ARG002 - it has no samples by index
+    ) -> UndecodedMixture:
         """Return the samples for these tickets: one request to each member, and one more if a member's epoch ends."""
         asked = indices
         if not isinstance(asked, np.ndarray):
@@ -196,6 +200,17 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         """Return each sample as its member finishes it."""
         each = transform or (None,) * len(self._sources)
         return [self._sources[s[MEMBER]].finish([s], each[s[MEMBER]])[0] for s in samples]
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        """See `SampleSource`; empty if those of the members differ."""
+        first, *others = (member.forms for member in self._sources)
+        return first if all(each == first for each in others) else {}
+
+    @property
+    def random_crops(self) -> bool:
+        """Whether a member decodes to random crops."""
+        return any(member.random_crops for member in self._sources)
 
     @property
     def plain(self) -> bool:

@@ -29,7 +29,7 @@ from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA
-from brand.torch.fetch.fetched import FetchedSamples, UndecodedSamples
+from brand.torch.fetch.fetched import FetchedSamples, Form, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence, OfOneSet
 from brand.torch.pytorch import get_worker_info
@@ -91,7 +91,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
                 "of the run, when it is resumed"
             )
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64], seeds: Sequence[int] | None = None) -> FetchedSamples:
         """Return the samples with these indices or tickets, not decoded yet."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
@@ -99,7 +99,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
             self._hint.note(asked, self.name)
         else:
             self._hint.note_draw(len(asked), self.name)
-        return self._fetcher.fetch(asked)
+        return self._fetcher.fetch(asked, seeds)
 
     @property
     def samples_present(self) -> int:
@@ -127,6 +127,16 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         except (TypeError, AttributeError) as error:
             error.add_note(_transform_hint(names, self.files))
             raise
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        media = self._fetcher.decoding.media
+        found = {each.name: each.form for each in media if each.form is not None}
+        return found if len(found) == len(media) else {}
+
+    @property
+    def random_crops(self) -> bool:
+        return self._fetcher.decoding.random
 
     @property
     def plain(self) -> bool:

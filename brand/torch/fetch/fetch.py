@@ -30,9 +30,8 @@ from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
 from brand.formats.header import ELEMENTS, DecodeDefault
 from brand.formats.pixels import decode_image
-from brand.formats.preparation import Preparation
+from brand.formats.preparation import DecodeImage, Preparation
 from brand.formats.record import RecordDecoder
-from brand.formats.values import FieldList
 from brand.node.client.decoded import DecodedField
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.client_messages import Replaced
@@ -40,12 +39,14 @@ from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
+from brand.torch.fetch.cropping import ImageCropper
+from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, MediaField, Span, UndecodedSamples, spans_of
+from brand.torch.fetch.seeds import seed_of_job
 from brand.torch.job.orphans import leave_with_training
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
 from brand.torch.job.worker_signals import protect_worker
-from brand.torch.pytorch import get_worker_info
+from brand.torch.pytorch import get_worker_info, torch
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -54,17 +55,6 @@ MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio":
 def _file_decoder(codec: str, default: DecodeDefault | None) -> Callable[[Any], Any]:
     """Return the function that decodes files of this codec, as the data set says if its user does not."""
     return MEDIA[codec] if default is None else partial(decode_image, mode=default.mode, turn=default.upright)
-
-
-def _each(decode: Callable[[Any], Any], files: FieldList) -> FieldList:
-    """Return the decoded elements of a list. Raises ValueError that names the element at fault."""
-    decoded = FieldList()
-    for position, file in enumerate(files):
-        try:
-            decoded.append(decode(file))
-        except ValueError as error:
-            raise ValueError(f"element {position}: {error}") from error
-    return decoded
 
 
 MIXED_BATCH: Final = "a batch mixes positions of a BrandSampler with plain indices; use one or the other"
@@ -79,15 +69,20 @@ log = logging.getLogger("brand")
 _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
-def _decode_functions(
+def _media_fields(
     fields: Iterable[tuple[str, str]], specs: Mapping[str, Preparation], defaults: Mapping[str, DecodeDefault]
-) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield each field that holds files, or lists of them, and its decode function."""
+) -> Iterator[MediaField]:
+    """Yield each field that holds files, or lists of them."""
     for name, codec in fields:
         of = ELEMENTS.get(codec, codec)
-        if of in MEDIA:
-            decode = specs[name] if name in specs else _file_decoder(of, defaults.get(name))
-            yield name, decode if of == codec else partial(_each, decode)
+        if of not in MEDIA:
+            continue
+        how = specs.get(name)
+        form = how.form if isinstance(how, DecodeImage) and of == codec else None
+        if isinstance(how, DecodeImage) and how.crop is not None:
+            yield MediaField(name, ImageCropper(how), form, random=True, listed=of != codec)
+        else:
+            yield MediaField(name, how or _file_decoder(of, defaults.get(name)), form, listed=of != codec)
 
 
 class Fetcher(Reprs, shows="data.name _orders _drawn"):
@@ -108,7 +103,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             decoder,
             RecordDecoder(schema, decoder.names, views=True),
             RecordDecoder(schema, [name for name in decoder.names if name not in specs]),
-            list(_decode_functions([f for f in media if f[0] in decoder.names], specs, data.header.decode)),
+            list(_media_fields([f for f in media if f[0] in decoder.names], specs, data.header.decode)),
             fields is None or "key" in fields,
             partial(data.overlaid, names=fields),
         )
@@ -134,15 +129,21 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             order = self._orders[tag] = self._order_by_tag(tag)
         return order
 
-    def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
-        """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`."""
+    def fetch(self, asked: NDArray[np.int64], seeds: Sequence[int] | None = None) -> UndecodedSamples:
+        """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`.
+
+        `seeds`: those of random crops of samples that are asked for by index; None: PyTorch's generator gives them.
+        """
         if get_worker_info() is not None:
             protect_worker()
             leave_with_training()
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))
-            return UndecodedSamples(self.decoding, asked, (), direct, {}, [Span("storage", start_s, time.monotonic())])
+            spans = [Span("storage", start_s, time.monotonic())]
+            if self.decoding.random and seeds is None:
+                seeds = torch.randint((1 << 63) - 1, (len(asked),)).tolist()
+            return UndecodedSamples(self.decoding, asked, (), direct, {}, spans, seeds=seeds)
         if int(asked.min()) < TICKET:
             raise UsageError(MIXED_BATCH)
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -179,7 +180,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
                 raise type(error)(f"{self._where(asked[missing[0]], order)} cannot be fetched: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
         direct, replace = FromStorage(samples, missing), partial(self._replace, order) if self._skip else None
-        return UndecodedSamples(self.decoding, indices, server, direct, decoded, spans, replace)
+        run = seed_of_job(order.seed, self.resolver.options.job), epoch
+        return UndecodedSamples(self.decoding, indices, server, direct, decoded, spans, replace, run)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples with these indices, by direct reads.
@@ -294,8 +296,8 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             try:
                 other = int(self.data.indices(np.array([instead]))[0])
                 sample = self.samples(np.array([other]))[0]
-                for name, decode in self.decoding.media:
-                    decode(sample[name])
+                for media in self.decoding.media:
+                    media.value(sample[media.name], 0)
             except (FormatError, ValueError):
                 continue
             self._replacements.note(index, other, error)

@@ -1,6 +1,7 @@
 """How are fetched samples decoded? As columns or as single samples, any range of them, in any thread.
 
 columns     fields of all samples, as they are stored
+decode_into columns in which images are decoded into the rows of a batch
 gathered    columns in which each image or audio field, decoded by the server, is one array
 samples     one by one, decoded; if draws may skip, a damaged sample is replaced
 
@@ -22,10 +23,12 @@ from numpy.typing import NDArray
 from brand.errors import FormatError
 from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
+from brand.formats.values import FieldList
 from brand.node.client.decoded import DecodedField
 from brand.node.wire.draw_messages import Held
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.fetch.seeds import seed_of
 
 
 class Span(NamedTuple):
@@ -90,12 +93,56 @@ class FetchedSamples(ABC):
         """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
 
     @abstractmethod
+    def decode_into(self, batch: Mapping[str, NDArray[Any]], first: int, end: int, at: NDArray[np.intp]) -> Columns:
+        """Decode the images of samples `first` to `end` - 1 into the rows `at` of arrays, and return the other fields.
+
+        `batch` has an array of each image field (`SampleSource.forms`); in the columns that are returned, this field is
+        empty. Raises `FormatError` if a sample does not decode; `samples` then names or replaces it.
+        """
+
+    @abstractmethod
     def uses(self, first: int, end: int) -> list[int]:
         """Return numbers that distinguish the uses of one index in an epoch, for random transforms; 0 for one use."""
 
 
 Replace = Callable[[int, FormatError], tuple[dict[str, Any], int]]
 """Function that returns another sample of the group, and its index, for the index of a damaged sample and its error."""
+
+
+Form = tuple[tuple[int, ...], type[np.generic]]
+"""Shape and dtype of the decoded values of a field, if all have the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaField:
+    """A field that holds image or audio files, and how they are decoded."""
+
+    name: str
+    decode: Callable[..., Any]
+    """Decodes a file; if it is random, with a seed, and to an array if one is given."""
+    form: Form | None = None
+    random: bool = False
+    listed: bool = False
+    """Whether a value is a list of files."""
+
+    def value(self, file: Any, seed: int) -> Any:
+        """Return a decoded value. Raises ValueError, which names the element of a list at fault."""
+        if not self.listed:
+            return self.decode(file, seed) if self.random else self.decode(file)
+        decoded = FieldList()
+        for position, element in enumerate(file):
+            try:
+                decoded.append(self.decode(element, seed ^ position) if self.random else self.decode(element))
+            except ValueError as error:
+                raise ValueError(f"element {position}: {error}") from error
+        return decoded
+
+    def write(self, file: Any, seed: int, row: NDArray[Any]) -> None:
+        """Decode a file to a row of an array of this form. Raises ValueError."""
+        if self.random:
+            self.decode(file, seed, row)
+        else:
+            row[...] = self.decode(file)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,11 +155,16 @@ class Decoding:
     """As `decoder`, but images and audio are views."""
     rest: RecordDecoder
     """Decodes the fields that the server does not decode."""
-    media: Sequence[tuple[str, Callable[[Any], Any]]]
-    """Fields that hold images or audio, and the decode function of each."""
+    media: Sequence[MediaField]
+    """Fields that hold images or audio."""
     with_key: bool
     overlaid: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
     """The overlays of samples, by their indices."""
+
+    @property
+    def random(self) -> bool:
+        """Whether a field is decoded to random crops."""
+        return any(media.random for media in self.media)
 
 
 class FromServer(NamedTuple):
@@ -145,6 +197,10 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
     spans: Sequence[Span]
     replace: Replace | None = None
     """The function that replaces a damaged sample; None if a damaged sample is an error."""
+    run: tuple[int, int] = (0, 0)
+    """Seed and epoch of random crops, of samples that were drawn."""
+    seeds: Sequence[int] | None = None
+    """Seeds of random crops, of samples that were asked for by index."""
     _others: set[int] = field(default_factory=set, init=False)
     """Positions at which another sample replaces the one that the server has decoded."""
 
@@ -171,15 +227,15 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
 
     def gathers(self, first: int, end: int) -> bool:
         media = self.decoding.media
-        return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
+        return bool(media) and all(self._together(each.name, first, end) is not None for each in media)
 
     def gathered(self, first: int, end: int) -> Columns:
         data, rest = self.decoding.data, self.decoding.rest
         made = _joined(rest.names, [data.columns(stored, rest) for stored, _ in self._from_server(first, end)])
-        for name, _ in self.decoding.media:
-            together = self._together(name, first, end)
+        for media in self.decoding.media:
+            together = self._together(media.name, first, end)
             assert together is not None
-            made[name] = together
+            made[media.name] = together
         return self._named({name: made[name] for name in self.decoding.decoder.names}, first, end)
 
     def _named(self, made: Columns, first: int, end: int) -> Columns:
@@ -200,21 +256,49 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
         columns = self.columns(first, end)
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
-        ready = {name: self._ready(name, first, end) for name, _ in self.decoding.media}
+        ready = {media.name: self._ready(media.name, first, end) for media in self.decoding.media}
         for position, sample in enumerate(samples):
-            for name, decode in self.decoding.media:
-                decoded = ready[name].get(first + position)
+            seed = self._seed(first + position, sample["index"])
+            for media in self.decoding.media:
+                decoded = ready[media.name].get(first + position)
                 try:
                     # A copy: one array that is kept would keep the buffer of the whole draw.
-                    sample[name] = decode(sample[name]) if decoded is None else decoded.copy()
+                    value = media.value(sample[media.name], seed) if decoded is None else decoded.copy()
                 except ValueError as error:
-                    hint = "decode=False gives the file's bytes"
-                    wrong = self.decoding.data.decode_error(str(error), sample["index"], hint)
+                    wrong = self._wrong(error, sample["index"])
                     if self.replace is None:
                         raise wrong from error
-                    samples[position] = self._replaced(*self.replace(sample["index"], wrong))
+                    samples[position] = self._replaced(*self.replace(sample["index"], wrong), first + position)
                     break
+                sample[media.name] = value
         return samples
+
+    def decode_into(self, batch: Mapping[str, NDArray[Any]], first: int, end: int, at: NDArray[np.intp]) -> Columns:
+        columns = self.columns(first, end, views=True)
+        numbers, rows_at = np.asarray(columns["index"]).tolist(), at.tolist()
+        for media in self.decoding.media:
+            ready, rows_of = self._ready(media.name, first, end), batch[media.name]
+            for position, file in enumerate(columns[media.name]):
+                decoded, row = ready.get(first + position), rows_of[rows_at[position]]
+                try:
+                    if decoded is None:
+                        media.write(_buffer(file), self._seed(first + position, numbers[position]), row)
+                    else:
+                        row[...] = decoded
+                except ValueError as error:
+                    raise self._wrong(error, numbers[position]) from error
+            columns[media.name] = []
+        return columns
+
+    def _seed(self, position: int, index: int) -> int:
+        """Return the seed of the random crops of a sample; 0 if there are none."""
+        if not self.decoding.random:
+            return 0
+        return seed_of(*self.run, index, 0) if self.seeds is None else self.seeds[position]
+
+    def _wrong(self, error: ValueError, index: int) -> FormatError:
+        """Return the error for a sample that does not decode."""
+        return self.decoding.data.decode_error(str(error), index, "decode=False gives the file's bytes")
 
     def uses(self, first: int, end: int) -> list[int]:
         return [0] * (end - first)  # each index is drawn once an epoch
@@ -244,10 +328,10 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
                 made.append(tuple(sample[name] for name in decoder.names))
         return [list(column) for column in zip(*made, strict=True)]
 
-    def _replaced(self, sample: dict[str, Any], other: int) -> dict[str, Any]:
+    def _replaced(self, sample: dict[str, Any], other: int, position: int) -> dict[str, Any]:
         """Return the sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
-        for name, decode in self.decoding.media:
-            sample[name] = decode(sample[name])
+        for media in self.decoding.media:
+            sample[media.name] = media.value(sample[media.name], self._seed(position, other))
         overlaid = {name: values.tolist()[0] for name, values in self.decoding.overlaid(np.array([other])).items()}
         return {"key": str(other)} | sample | {"index": other} | overlaid
 
@@ -265,6 +349,16 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
                 values[position] = sample[name]
             merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
         return merged
+
+
+def _buffer(file: Any) -> Any:
+    """Return a file, of which a column has the bytes or a view, in a form that decoders take."""
+    return file.data if isinstance(file, np.ndarray) else file
+
+
+def joined_columns(parts: Sequence[Columns]) -> Columns:
+    """Return the columns of consecutive ranges of samples as those of one range."""
+    return _joined(list(parts[0]), [list(part.values()) for part in parts])
 
 
 def _joined(names: Sequence[str], parts: list[list[Column]]) -> Columns:
@@ -329,6 +423,13 @@ class MergedSamples(Reprs, FetchedSamples, shows="_portions waited_s"):
 
     def _of_portion(self, portion: Portion, sample: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - of a mixture
         return sample
+
+    def decode_into(self, batch: Mapping[str, NDArray[Any]], first: int, end: int, at: NDArray[np.intp]) -> Columns:
+        parts = [(p, mine, p.fetched.decode_into(batch, *of, at[mine])) for p, mine, of in self._in(first, end)]
+        columns = self._together(
+            first, end, [(p, mine, {n: c for n, c in each.items() if n not in batch}) for p, mine, each in parts]
+        )
+        return columns | {name: [] for name in batch}
 
     def uses(self, first: int, end: int) -> list[int]:
         uses = np.empty(end - first, np.int64)

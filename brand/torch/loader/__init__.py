@@ -9,7 +9,6 @@ collected  how an iteration is closed that the garbage collector finalises
 batches    sources of batches, and batches made of columns
 threads    the number of threads that feed the loop, and the pool that obeys it
 timing     time by stage, and data stalls of the training loop by cause
-seeds      random transforms that are the same in every run
 seeding    the seed of a sample for torch's random functions
 copies     a transform of its own for each thread
 assigned   variables that a transform changes and that no copy has for itself

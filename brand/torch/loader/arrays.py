@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.formats.values import FieldList
 from brand.torch.data.drawable import Drawable
+from brand.torch.fetch.fetched import Form
 from brand.torch.loader.batches import BatchForm
 from brand.torch.loader.core import BatchLoader, batches_of
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler
@@ -84,6 +85,11 @@ class ArrayForm(BatchForm):
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return an array in this form."""
         return values
+
+    def empty(self, form: Form) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return an array twice."""
+        made = np.empty(*form)
+        return made, made
 
     def initial_seed(self) -> int:
         """Return the seed of random transforms if the samples are read by index."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from brand.node.wire.looping import IterationExtent
 from brand.reprs import Reprs
-from brand.torch.fetch.fetched import Column, Columns
+from brand.torch.fetch.fetched import Column, Columns, Form
 from brand.torch.job.readers import check_workers
 from brand.torch.sampler.positions import Positions
 
@@ -134,6 +135,13 @@ class BatchForm(ABC):
         """Return an array that nobody else changes in the form of a batch, without a copy."""
 
     @abstractmethod
+    def empty(self, form: Form) -> tuple[Any, NDArray[Any]]:
+        """Return an array for the rows of a batch in the form of a batch, and as an array of NumPy: one memory.
+
+        It is in page-locked memory, if the loader has this option.
+        """
+
+    @abstractmethod
     def initial_seed(self) -> int:
         """Return the seed of random transforms if the samples are read by index."""
 
@@ -147,15 +155,23 @@ class BatchForm(ABC):
 
 
 def assemble(
-    form: BatchForm, columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int
+    form: BatchForm,
+    columns: Columns,
+    names: Sequence[str] | None,
+    files: Collection[str],
+    first: int,
+    end: int,
+    ready: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Return the batch that `form.collate` makes of the samples `first` to `end` - 1 of these columns.
 
     It is a dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that
-    are not decoded; they become lists of uint8 arrays.
+    are not decoded; they become lists of uint8 arrays. The values of fields in `ready` are those of the batch.
     """
 
     def made(name: str) -> Any:
+        if name in ready:
+            return ready[name]
         column = columns[name][first:end]
         if name in files:
             return [form.array(_bytes_of(file)) for file in column]

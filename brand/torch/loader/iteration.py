@@ -5,7 +5,8 @@
     training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`)
 
 If nothing is decoded or transformed, the pool makes the batches of a request out of columns. It does so, too, if there
-is no transform and the server has decoded all images and audio of a batch in one shape.
+is no transform and the server has decoded all images and audio of a batch in one shape. If there is no transform and
+all images are decoded to one shape, each is decoded into its row of the batch.
 
 At most `ahead` batches are prefetched. An error is raised when the training loop reaches its batch. If the training
 leaves the loop, by `break` or Ctrl-C, the threads stop.
@@ -24,18 +25,22 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from brand.errors import FormatError, NoThreadError
 from brand.node.wire.looping import LOOP
+from brand.orders.base.tickets import MAX_POSITIONS, TICKET
 from brand.reprs import Reprs
 from brand.starting import not_started
 from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
-from brand.torch.fetch.fetched import Columns, FetchedSamples
+from brand.torch.fetch.fetched import Columns, FetchedSamples, joined_columns
+from brand.torch.fetch.seeds import seed_of, seed_of_batch, seed_of_job
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import BatchForm, Ints, SamplerBatches, assemble
 from brand.torch.loader.collected import close_safely
 from brand.torch.loader.copies import ThreadCopy, copy_for_thread
-from brand.torch.loader.seeds import seed_of, seed_of_batch, seed_of_job
 from brand.torch.loader.threads import Gate, PaceWindows
 from brand.torch.loader.timing import BatchTimes, LoopIdentity, Reporter, Stages, StepWaits
 from brand.torch.pytorch import torch
@@ -60,6 +65,10 @@ class _PendingBatch(Future[Any]):
     def __init__(self, samples: int, times: BatchTimes) -> None:
         super().__init__()
         self.samples, self.times = samples, times
+        self.ready: dict[str, Any] = {}
+        """The values of the fields that are decoded into rows of the batch,"""
+        self.rows: dict[str, NDArray[Any]] = {}
+        """and their rows, as arrays."""
         self._slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
         self.first = (0, 0)
         """Index and use of the first sample; set when the first slice is there."""
@@ -68,7 +77,10 @@ class _PendingBatch(Future[Any]):
         self._lock = threading.Lock()
 
     def put(self, number: int, samples: list[Any], first: tuple[int, int]) -> list[Any] | None:
-        """Store a slice, whose first sample has this index and use. Returns all samples if no slice is missing."""
+        """Store a slice, whose first sample has this index and use. Returns all samples if no slice is missing.
+
+        A slice whose images are rows of the batch has one element: its columns, or None if it cannot be decoded.
+        """
         self._slices[number] = samples
         if number == 0:
             self.first = first
@@ -148,6 +160,8 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         """Whether batches are made of columns, without single samples."""
         self._gathers = options.collate_fn is None and data.transform is None
         """Whether a batch is made of columns if the server has decoded all of it."""
+        self._forms = data.forms if self._gathers else {}
+        """Shape and dtype of the fields that are decoded into rows of a batch; empty if none is."""
         self._run = (options.form.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
@@ -308,7 +322,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         """Fetch batches of these sizes and submit them to the pool. Returns False if the iteration was stopped."""
         start_s, spans = time.monotonic(), list(pairwise(accumulate(sizes, initial=0)))
         try:
-            fetched = self._data.fetch(indices)
+            fetched = self._data.fetch(indices, self._crop_seeds(indices))
             self._stages.add("storage", fetched.waited_s)
             self._stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
             self._note("draws", "draw", start_s, samples=len(indices))
@@ -330,11 +344,24 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                     return False
             if self._gathers and fetched.gathers(first, end):
                 self._gate.submit(partial(self._make_gathered, batch, fetched, first, end))
+            elif self._forms:
+                for name, (shape, dtype) in self._forms.items():
+                    batch.ready[name], batch.rows[name] = self._options.form.empty(((end - first, *shape), dtype))
+                for number, low in enumerate(range(first, end, SLICE)):
+                    span = slice(low, min(low + SLICE, end))
+                    self._gate.submit(partial(self._make_rows, batch, number, fetched, span, slice(first, end)))
             elif not self._whole:
                 for number, low in enumerate(range(first, end, SLICE)):
                     span = slice(low, min(low + SLICE, end))
                     self._gate.submit(partial(self._make_slice, batch, number, fetched, span, before + low))
         return True
+
+    def _crop_seeds(self, indices: Ints) -> list[int] | None:
+        """Return the seeds of random crops of samples by index, as those of a transform; None if they are drawn."""
+        if not self._data.random_crops or not len(indices) or int(indices[0]) >= TICKET:
+            return None
+        uses = [0] * len(indices) if self._source.epoch is not None else range(self._requested, MAX_POSITIONS)
+        return [seed_of(*self._run, int(index) % len(self._data), use) for index, use in zip(indices, uses)]  # noqa: B905
 
     # -- the pool ----------------------------------------------------------------------------------------------------
 
@@ -404,6 +431,33 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             self._stages.count(size)
             if (whole := batch.put(number, samples, first_of_slice)) is not None:
                 self._finish(batch, partial(self._collated, batch.first, whole))
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            batch.fail(error)
+
+    def _make_rows(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, whole: slice) -> None:
+        """Decode a slice of a batch into rows of the batch; `whole`: the samples of the batch."""
+        if self._stop.is_set() or batch.done():
+            return
+        size = span.stop - span.start
+        try:
+            start_s = time.monotonic()
+            with self._stages.measure("decode"):
+                at = np.arange(span.start - whole.start, span.stop - whole.start)
+                try:
+                    columns = fetched.decode_into(batch.rows, span.start, span.stop, at)
+                except FormatError:
+                    columns = None
+            self._note(threading.current_thread().name, "decode", start_s, samples=size)
+            self._stages.count(size)
+            if (slices := batch.put(number, [columns], (0, 0))) is None:
+                return
+            if None in slices:  # a sample is damaged: the samples of the batch say which, or another replaces it
+                samples = self._data.finish(fetched.samples(whole.start, whole.stop), None)
+                make = partial(self._options.form.collate, samples)
+            else:
+                form, names, ready = self._options.form, self._data.fields, batch.ready
+                make = partial(assemble, form, joined_columns(slices), names, (), 0, batch.samples, ready)
+            self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             batch.fail(error)
 

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
+from brand.torch.fetch.fetched import Form
 from brand.torch.loader.batches import BatchForm
 
 PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
@@ -31,6 +33,13 @@ class TensorForm(BatchForm):
     def array(self, values: NDArray[Any]) -> torch.Tensor:
         """Return an array in this form."""
         return torch.from_numpy(values)
+
+    def empty(self, form: Form) -> tuple[torch.Tensor, NDArray[Any]]:
+        """Return a tensor, and the same memory as an array."""
+        shape, dtype = form
+        pinned = self.pin_memory and torch.cuda.is_available()
+        made = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=pinned)
+        return made, made.numpy()
 
     def initial_seed(self) -> int:
         """Return the seed of random transforms if the samples are read by index."""
