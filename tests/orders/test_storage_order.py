@@ -75,6 +75,7 @@ def test_windows_are_parts_of_the_plan(mapping: Mapping, nodes: int, data: st.Da
         window, due = found.window(first, end), table["deadline"]
         assert window.first == first
         assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
+        assert window.reads is not None
         assert window.reads.tolist() == table[(due >= first) & (due < end)].tolist()
 
 

@@ -294,6 +294,7 @@ class WindowedEpoch(Epoch):
         if not is_next:
             drawn = window.sample_of[: max(0, self._known.first - window.first)]  # or left out
             return drawn[self.states.release(drawn)]
+        assert window.reads is not None, "windows of single reads"
         held = self._leave_out(window)
         self._last = self.plan.read_count
         self._queue(window.reads)
