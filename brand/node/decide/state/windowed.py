@@ -257,7 +257,10 @@ class WindowedEpoch(Epoch):
         known, draws = self._known, len(self._known)
         if not self._begun:
             known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
-        missing = np.concatenate([np.arange(0), *map(known.missing, waiting)])
+        unknown = [positions for positions in waiting if not known.has(positions)]
+        if not unknown and not self._whole and not self._needs_more():  # as in nearly all steps of the loop
+            return None
+        missing = np.concatenate([np.arange(0), *map(known.missing, unknown)])
         beyond = missing[(missing < known.first) | (missing >= known.end + MOST)]
         blocks = np.unique(beyond // FIRST)
         self._whole = self._whole or len(blocks) > ASIDE // 2
