@@ -7,23 +7,18 @@ order, in each library's recommended way. Random crops have 8 % to 100 % of the 
 - `brand`: a `BrandLoader`; `brand, whole`: with `scaled=False`; `brand, DataLoader`: worker processes.
 - `torchvision PIL`: a `DataLoader` of files, with Pillow and torchvision's transforms (v1).
 - `torchvision tensors`: `decode_jpeg` and torchvision's transforms v2, on uint8 tensors.
-- `spdl`: threads of SPDL; FFmpeg decodes, crops, resizes and mirrors.
-- `turboloader`: its decoder of parts of a JPEG, in threads of Python, and PyTorch's resize.
-- `dali`: NVIDIA DALI on the CPU, its fused decoder of random crops.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from bench.harness import Rival
 from bench.picture_data import Pictures
@@ -93,16 +88,22 @@ class TensorTransforms:
         return self.transforms(vision.decode_jpeg(vision.read_file(path), mode=vision.ImageReadMode.RGB))
 
 
-def _of_files(job: Job, decode: Callable[[str], Any]) -> Iterator[Batch]:
-    loader = import_module("torch.utils.data").DataLoader(
-        Files(job.pictures, decode),
+def _data_loader(job: Job, data_set: Any, **order: Any) -> Iterable[Batch]:
+    """Return a `DataLoader` with a worker for each thread of the job. `order`: its `shuffle` or `sampler`."""
+    loader: Iterable[Batch] = import_module("torch.utils.data").DataLoader(
+        data_set,
         job.batch,
-        shuffle=True,
         drop_last=True,
         num_workers=job.threads,
         persistent_workers=True,
         pin_memory=job.pin,
+        **order,
     )
+    return loader
+
+
+def _of_files(job: Job, decode: Callable[[str], Any]) -> Iterator[Batch]:
+    loader = _data_loader(job, Files(job.pictures, decode), shuffle=True)
     while True:
         yield from loader
 
@@ -141,15 +142,7 @@ def _brand_whole(job: Job) -> Iterator[Batch]:
 def _brand_torch(job: Job) -> Iterator[Batch]:
     data_set = _brand_set(job, _brand_spec())
     sampler = import_module("brand").BrandSampler(data_set)
-    loader = import_module("torch.utils.data").DataLoader(
-        data_set,
-        job.batch,
-        sampler=sampler,
-        drop_last=True,
-        num_workers=job.threads,
-        persistent_workers=True,
-        pin_memory=job.pin,
-    )
+    loader = _data_loader(job, data_set, sampler=sampler)
     epoch = 0
     while True:
         sampler.set_epoch(epoch)
@@ -193,73 +186,6 @@ def _entropy(job: Job) -> Iterator[Batch]:
     return _in_threads(job, lambda data: simplejpeg.decode_jpeg(data, "RGB", min_height=1, min_width=1))
 
 
-def _spdl(job: Job) -> Iterator[Batch]:
-    spdl, spdl_io, torch = import_module("spdl.pipeline"), import_module("spdl.io"), import_module("torch")
-    crops = import_module("brand.formats.crops")
-    crop, files = crops.RandomResizedCrop(SIDE, SCALE, RATIO), job.pictures.files
-
-    def decode(number: int) -> Any:
-        packets = spdl_io.demux_image(files[number])
-        codec = packets.codec
-        at = crop.place(codec.height, codec.width, iter(random.random, 2))
-        steps = [f"crop={at.width}:{at.height}:{at.left}:{at.top}", f"scale={SIDE}:{SIDE}:flags=bilinear"]
-        steps += ["hflip"] if random.random() < FLIP else []
-        return spdl_io.decode_packets(packets, filter_desc=",".join([*steps, "format=pix_fmts=rgb24"]))
-
-    def read(numbers: list[int]) -> Batch:
-        frames = [decode(number) for number in numbers]
-        pixels = spdl_io.to_torch(spdl_io.convert_frames(frames))
-        return pixels, torch.tensor(list(map(Pictures.label, numbers)))
-
-    def epochs() -> Iterator[list[int]]:
-        while True:
-            order = random.sample(range(len(files)), len(files))
-            yield from (order[at : at + job.batch] for at in range(0, len(order) - job.batch + 1, job.batch))
-
-    builder = spdl.PipelineBuilder().add_source(epochs()).pipe(read, concurrency=job.threads).add_sink(2)
-    pipeline = builder.build(num_threads=job.threads)
-    with pipeline.auto_stop():
-        yield from pipeline
-
-
-def _turboloader(job: Job) -> Iterator[Batch]:
-    turbo, torch = import_module("turboloader"), import_module("torch")
-    crops, simplejpeg = import_module("brand.formats.crops"), import_module("simplejpeg")
-    crop = crops.RandomResizedCrop(SIDE, SCALE, RATIO)
-
-    def decode(data: bytes) -> Any:
-        height, width, *_ = simplejpeg.decode_jpeg_header(data)
-        at = crop.place(height, width, iter(random.random, 2))
-        part = np.asarray(turbo.decode_jpeg_region(data, at.left, at.top, at.width, at.height))
-        planes = torch.from_numpy(part).permute(2, 0, 1)[None]
-        resized = torch.nn.functional.interpolate(planes, (SIDE, SIDE), mode="bilinear", antialias=True)[0]
-        return resized.flip(2) if random.random() < FLIP else resized
-
-    for images, labels in _in_threads(job, decode):
-        yield torch.stack(images), torch.tensor(labels)
-
-
-def _dali(job: Job) -> Iterator[Batch]:
-    fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
-    pipeline_def = import_module("nvidia.dali").pipeline_def
-    files, torch = job.pictures.files, import_module("torch")
-
-    @pipeline_def(batch_size=job.batch, num_threads=job.threads, device_id=None, seed=0)  # type: ignore[untyped-decorator]
-    def build() -> Any:
-        labels = [Pictures.label(number) for number in range(len(files))]
-        data, label = fn.readers.file(files=files, labels=labels, random_shuffle=True, initial_fill=1024)
-        shape = {"random_area": list(SCALE), "random_aspect_ratio": list(RATIO)}
-        images = fn.decoders.image_random_crop(data, device="cpu", output_type=types.RGB, **shape)
-        images = fn.resize(images, size=[SIDE, SIDE], interp_type=types.INTERP_LINEAR, antialias=True)
-        return fn.flip(images, horizontal=fn.random.coin_flip(probability=FLIP)), label
-
-    pipeline = build()
-    pipeline.build()
-    while True:
-        images, labels = pipeline.run()
-        yield torch.from_numpy(images.as_array()), torch.from_numpy(labels.as_array()).reshape(-1)
-
-
 @dataclass(frozen=True, slots=True)
 class Feed:
     """A way to get batches."""
@@ -277,9 +203,6 @@ _LIBRARIES: Final = (
     Feed(Rival("brand, DataLoader", "brand"), _brand_torch),
     Feed(Rival("torchvision PIL", "torchvision", "torchvision"), _pillow),
     Feed(Rival("torchvision tensors", "torchvision", "torchvision"), _tensors),
-    Feed(Rival("spdl", "spdl", "spdl-core"), _spdl),
-    Feed(Rival("turboloader", "turboloader", "turboloader"), _turboloader),
-    Feed(Rival("dali", "nvidia.dali", "nvidia-dali-cuda130"), _dali),
 )
 FEEDS: Final = {feed.rival.name: feed for feed in _LIBRARIES}
 

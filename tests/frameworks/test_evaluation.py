@@ -40,7 +40,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(ranks: int, *program: str) -> str:
-    """What ranks that torchrun starts print."""
+    """Start ranks with torchrun, and return their output."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run([*launcher, *program], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=None)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -111,7 +111,7 @@ def test_what_another_run_has_brought_into_memory_is_given_at_once() -> None:
     second = world_.register(2, "two", **ORDER)
     world_.begin(2, second, 0)
     world_.step()
-    world_.finish_plan()  # no read can begin, and what is to be kept is not decided anew yet
+    world_.finish_plan()  # no read can begin, and the planner has not chosen the cached samples again
     sample_of = world_.plan(world_.runs[second].order, 0).sample_of
     there = [p for p in range(SAMPLES) if int(sample_of[p]) in ahead][:5]
     assert world_.draw(2, second, 0, there)

@@ -56,7 +56,7 @@ def test_every_seed_keeps_others(members: Members) -> None:
 def test_of_a_large_data_set_whole_units_are_kept(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own ones, others with each seed, and nearly as many samples as by the plan, of which none is asked for."""
     exact = [kept_with(seed, members) for seed in SEEDS]
-    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    monkeypatch.setattr(choosing, "MOST_LISTED", 0)
     found = [kept_with(seed, members) for seed in SEEDS]
     assert len({frozenset(kept) for kept in found}) == len(SEEDS)
     owners = members.owners(Mapping(400, 8, 25))
@@ -68,7 +68,7 @@ def test_of_a_large_data_set_whole_units_are_kept(members: Members, monkeypatch:
 
 def test_a_large_data_set_is_read_but_for_the_kept_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each epoch but the first, by a real sequence of draws."""
-    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    monkeypatch.setattr(choosing, "MOST_LISTED", 0)
     ranks = TwoRanks({"group_chunks": 30, "stripe": 2})
     assert ranks.to_keep >= 40
     read = sum(ranks.epoch(epoch) for epoch in (1, 2, 3))

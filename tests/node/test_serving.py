@@ -115,7 +115,7 @@ def test_the_pages_of_a_large_data_set_are_those_of_its_index(texts: Path, monke
 def test_a_large_data_set_of_samples_of_all_sizes(texts: Path, memory: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages by the index and cached units: each epoch has each sample, nothing is read alone, memory is used."""
     monkeypatch.setattr(measure, "MOST_LISTED", 0)
-    monkeypatch.setattr(choosing, "MOST_MASKED", 0)
+    monkeypatch.setattr(choosing, "MOST_LISTED", 0)
     with running_server(texts, memory=memory) as server, drawing(texts, server.address, fields=FIELDS) as data_set:
         sampler = BrandSampler(data_set, seed=3)
         for epoch in range(3):

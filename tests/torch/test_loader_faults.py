@@ -202,7 +202,7 @@ def test_a_client_of_a_large_data_set_reads_no_index(
     small: Path, damaged: Path, memory: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All samples come with their own index, whatever `place.npy` says: the row in front of each has it."""
-    monkeypatch.setattr(resolver, "MOST_COMPARED", 0)
+    monkeypatch.setattr(resolver, "MOST_LISTED", 0)
     file = damaged / "index" / "place.npy"
     place = np.load(file)
     start = file.stat().st_size - place.nbytes

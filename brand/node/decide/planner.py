@@ -1,4 +1,4 @@
-"""What does the planner make for an instruction? Pure: a server does it in a thread, a simulation at once."""
+"""Execute the instructions that ask for a plan or a window. Pure: a server calls this in a thread, a replay at once."""
 
 from __future__ import annotations
 

@@ -25,11 +25,9 @@ from brand.node.memory.pages import (
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import smallest
-from brand.orders.base.mapping import Mapping
+from brand.orders.base.mapping import MOST_LISTED, Mapping
 from brand.storage.dataset.dataset import StoredDataSet
 
-MOST_LISTED: Final = 1 << 22
-"""Samples of the largest data set of which the pages of each sample are listed if they differ."""
 _STEP: Final = 1 << 18
 """Rows of the index that are read at a time."""
 

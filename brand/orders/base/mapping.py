@@ -7,10 +7,13 @@ chunks together are the abstract memory of `M = memory / mean sample size` sampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+MOST_LISTED: Final = 1 << 22
+"""Samples of the largest data set for which a start, or a choice of cached samples, may take time for each sample."""
 
 
 @dataclass(frozen=True, slots=True)

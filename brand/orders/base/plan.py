@@ -106,7 +106,8 @@ class OpenReads:
     """The reads that are due before a position, and whose samples are not all drawn before it."""
 
     reads: NDArray[np.void]
-    """Of the dtype `read_dtype`, the one whose next sample is drawn soonest first. Each has the position as deadline.
+    """The reads, of the dtype `read_dtype`, in the order in which their next samples are drawn. All have one deadline,
+    the position.
     """
     drawn: NDArray[np.int64]
     """Places of their samples that are drawn before the position."""

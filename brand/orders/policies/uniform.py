@@ -5,9 +5,9 @@ nodes or chunks. Each sample is a read of its own, and leaves memory when it is 
 samples are chosen one by one, by the seed, as many as memory holds.
 
 Up to `MOST_SORTED` samples are sorted by random words: every order is possible, and all are equally likely. A larger
-permutation is a Feistel network, which makes any part of it without the rest (`feistel`). For few samples a network
-would be no uniform shuffle. Of seven samples, it did not make 99 of the 5,040 arrangements in 40,000 epochs; a sort
-missed one. Its bias falls with the number of samples, and at `MOST_SORTED` about a million epochs would show it.
+permutation is a Feistel network, which makes any part of it without the rest (`feistel`). A network of few samples
+would miss arrangements. Its bias falls with the number of samples: from `MOST_SORTED` on, it would take about a million
+epochs to see it.
 
 `Stripes(length=1)` has the same distribution of orders, but not the same memory: it buffers about a chunk of each group
 for shuffling, which single samples do not need. Here a plan holds one sample at a time, and memory caches all others.

@@ -26,6 +26,7 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import ServerSpec, Tls
 from brand.node.wire.connection import own_address
+from brand.orders.base.mapping import MOST_LISTED
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.discovery import JobNodes, find_nodes
@@ -39,12 +40,6 @@ from brand.torch.job.worker_signals import on_started, protect_fork_server
 
 log = logging.getLogger("brand")
 
-MOST_COMPARED: Final = 1 << 22
-"""Samples of the largest data set whose fetched samples are compared with `index/place.npy`, too.
-
-That is one more number for each sample, at a random place of a file. The server compares each row with the table of its
-chunk in any case, and random access compares the two files of the index.
-"""
 COMMON: Final = "common"
 """Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
 NONE: Final = "none"
@@ -116,7 +111,9 @@ class ServerResolver:
         common = options.server == COMMON
         plugins = registered_plugins() if common else ()
         address, cache = self._address(), options.cache
-        small = self._data.header.samples <= MOST_COMPARED
+        # To compare a fetched sample with `index/place.npy`, too, takes a number at a random place of that file. The
+        # server compares each row with the table of its chunk in any case, and random access compares both files.
+        small = self._data.header.samples <= MOST_LISTED
         spec = ServerSpec(self._data.name, address, options.memory, cache=cache, common=common, plugins=plugins)
         return Client(
             spec,

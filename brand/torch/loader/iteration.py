@@ -372,12 +372,9 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         if self._stop.is_set():
             return
         try:
-            start_s = time.monotonic()
-            with self._stages.measure("decode"):
-                first, last = spans[0][0], spans[-1][1]
+            first, last = spans[0][0], spans[-1][1]
+            with self._decoding(last - first):
                 columns = fetched.columns(first, last, views=True)
-            self._note(threading.current_thread().name, "decode", start_s, samples=last - first)
-            self._stages.count(last - first)
             for batch, (low, high) in zip(batches, spans, strict=True):
                 self._finish(batch, partial(self._of_columns, columns, low - first, high - first))
         except FormatError as error:
@@ -418,8 +415,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             return
         size = span.stop - span.start
         try:
-            start_s = time.monotonic()
-            with self._stages.measure("decode"):
+            with self._decoding(size):
                 # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
                 # samplers may give a sample several times.
                 by_index = self._source.epoch is None
@@ -427,8 +423,6 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 found = fetched.samples(span.start, span.stop)
                 first_of_slice = found[0]["index"], uses[0]
                 samples = self._transformed(found, uses)
-            self._note(threading.current_thread().name, "decode", start_s, samples=size)
-            self._stages.count(size)
             if (whole := batch.put(number, samples, first_of_slice)) is not None:
                 self._finish(batch, partial(self._collated, batch.first, whole))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
@@ -438,17 +432,13 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         """Decode a slice of a batch into rows of the batch; `whole`: the samples of the batch."""
         if self._stop.is_set() or batch.done():
             return
-        size = span.stop - span.start
         try:
-            start_s = time.monotonic()
-            with self._stages.measure("decode"):
+            with self._decoding(span.stop - span.start):
                 at = np.arange(span.start - whole.start, span.stop - whole.start)
                 try:
                     columns = fetched.decode_into(batch.rows, span.start, span.stop, at)
                 except FormatError:
                     columns = None
-            self._note(threading.current_thread().name, "decode", start_s, samples=size)
-            self._stages.count(size)
             if (slices := batch.put(number, [columns], (0, 0))) is None:
                 return
             if None in slices:  # a sample is damaged: the samples of the batch say which, or another replaces it
@@ -460,6 +450,15 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             batch.fail(error)
+
+    @contextmanager
+    def _decoding(self, samples: int) -> Iterator[None]:
+        """Measure the time in which this thread decodes samples, and count them if that succeeds."""
+        start_s = time.monotonic()
+        with self._stages.measure("decode"):
+            yield
+        self._note(threading.current_thread().name, "decode", start_s, samples=samples)
+        self._stages.count(samples)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
         """Return samples after the transform, each with its own random numbers; `uses` distinguish uses of an index."""

@@ -1,4 +1,4 @@
-"""What does an epoch in the order of the indices cost, compared with one in the order of the chunks?
+"""How much does an epoch in the order of the indices cost, compared with one in the order of the chunks?
 
 Chunks are shuffled, so samples with adjacent indices are in different chunks, and each of them is a read of its own.
 The log says once what that costs on this storage, and what to write instead.
@@ -46,7 +46,7 @@ def rates_of(profile: Profile, mean_bytes: float) -> SampleRates:
 
 
 def cost_of_indices(profile: Profile | None, mean_bytes: float, samples: int) -> str:
-    """Return what an epoch of so many samples in the order of the indices costs; empty if it hardly costs anything.
+    """Return the cost of an epoch of `samples` samples in the order of the indices; empty if it hardly costs anything.
 
     `profile` is that of the storage, if it is known.
     """

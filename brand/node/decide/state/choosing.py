@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.members import Owners
 from brand.node.memory.pages import PageCounts, all_pages
 from brand.orders.base.dtypes import PackedMask
+from brand.orders.base.mapping import MOST_LISTED
 from brand.orders.base.part import Subset
 from brand.orders.base.placement import (
     CachedUnits,
@@ -33,10 +34,8 @@ ON_TOP: Final = 4096
 SLACK_SHARE: Final = 32
 """`1 / SLACK_SHARE` of a folder stays free for samples that are written before others are evicted."""
 
-MOST_MASKED: Final = 1 << 22
-"""Samples of the largest data set of which single samples are chosen, by the plan. Of larger ones, units are."""
 LEAST_UNIT: Final = 64
-"""The fewest samples of a unit of such a data set."""
+"""The fewest samples of a unit of a data set of more than `MOST_LISTED` samples."""
 
 Placement = Literal["auto", "even", "next", "frequency"]
 """The placement that a user asks for (`brand.node.decide.cache.keeping`)."""
@@ -169,7 +168,7 @@ class ChooseCached:
         """
         if self.unit is None:
             return None
-        if len(pages_of) > MOST_MASKED:
+        if len(pages_of) > MOST_LISTED:  # the plan and the samples are too many: units, by an estimate
             return self._kept_units(pages_of)
         mine, size_of, unit, key = self._mine(), pages_of[:], self.unit, None
         if mine is not None:

@@ -127,7 +127,7 @@ class SampleLimits:
         return self._larger(places, self.largest_sent(node))
 
     def _larger(self, places: NDArray[Any] | slice, pages: int) -> NDArray[np.bool_]:
-        """Return a mask of the samples that take more than so many pages, shape (places,)."""
+        """Return a mask of the samples that take more than `pages` pages, shape (places,)."""
         pool = self._residents.pool
         if pool.most_pages <= pages:  # as nearly always
             count = len(range(*places.indices(len(pool.pages_of)))) if isinstance(places, slice) else len(places)
