@@ -25,13 +25,15 @@ SAMPLES = 240
 ORDER: dict[str, Any] = {"group_chunks": 5, "stripe": 4, "seed": 1}
 PLANNED = Order("0" * 32, SAMPLES, 8, 1, StripePolicy(5, 4))
 """The same."""
-SIZES = [(1, 1, 0), (3, 8, 4), (16, 64, 16)]
-"""Positions of the first window, of the largest one, and behind the draws that stay known."""
+NAMES = ("FIRST", "MOST", "BEHIND", "MOST_PLACES")
+SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 1 << 16)]
+"""Positions of the first window, of the largest one, behind the draws that stay known, and of which windows begin at a
+multiple."""
 
 
 @pytest.fixture(params=SIZES, ids=["single", "few", "many"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, positions in zip(("FIRST", "MOST", "BEHIND"), request.param, strict=True):
+    for name, positions in zip(NAMES, request.param, strict=True):
         monkeypatch.setattr(windowed, name, positions)
 
 
@@ -112,6 +114,31 @@ def test_positions_that_are_drawn_again() -> None:
     made.begin(1, run, 0)
     draw(made, 1, run, 0, [*range(SAMPLES), 0, 1, 2])
     assert sorted(made.given[RunNumber(run), 0]) == list(range(SAMPLES))
+
+
+@pytest.mark.usefixtures("small")
+def test_positions_before_the_first_one() -> None:
+    """A job began in the middle, and a slow worker asks for samples that were left out there. No read is waited for."""
+    made = world()
+    run = made.register(1, **ORDER)
+    made.begin(1, run, 0, 100)
+    draw(made, 1, run, 0, range(100, 180))
+    draw(made, 1, run, 0, [3, 50, 99])
+    assert sorted(made.given[RunNumber(run), 0]) == [3, 50, *range(99, 180)]
+    assert epoch_of(made, run).progress.unbuffered == 0
+
+
+@pytest.mark.usefixtures("small")
+def test_samples_that_are_passed_over_leave_memory() -> None:
+    """A rank draws every third batch."""
+    made = world()
+    run = made.register(1, **ORDER)
+    made.begin(1, run, 0)
+    for first in range(0, SAMPLES, 15):
+        draw(made, 1, run, 0, range(first, first + 5))
+    held = epoch_of(made, run).states.all(HELD)
+    position_of = np.argsort(PLANNED.plan(0).sample_of)
+    assert not (position_of[held] < epoch_of(made, run).known.start).any()
 
 
 def test_windows_that_all_ranks_have_passed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
