@@ -863,7 +863,8 @@ class World:
                     if waits is epoch:
                         on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"
-            mine = np.ones(len(self.sizes), np.bool_) if epoch.mine is None else epoch.mine
+            every = np.arange(len(self.sizes))
+            mine = np.ones(len(every), np.bool_) if epoch.mine is None else epoch.mine(every)
             coming = np.zeros(len(self.sizes), np.bool_)
             coming[np.concatenate([epoch.states.all(state) for state in (COMING, UNWANTED, EARLY)])] = True
             assert ((on_the_way > 0) == (coming & mine)).all(), "a read that no state tells of, or the other way round"

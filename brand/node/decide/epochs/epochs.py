@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.state.account import Account
+from brand.node.decide.state.connected import ConnectedEpoch
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
@@ -177,7 +178,8 @@ class Epochs(Reprs, shows="lives"):
 
     def _ask(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
         self._asked |= {(key, joins)}
-        return MakePlan(key, self.runs[key[0]].order, joins, in_windows=self._members.nodes == 1)
+        # With `locality`, the rank of a position depends on all earlier ones.
+        return MakePlan(key, self.runs[key[0]].order, joins, in_windows=not self._planned_begin(key).division.batch)
 
     def windows_to_make(self) -> Iterator[MakeWindow]:
         """Yield the windows of plans that active epochs need next, each once."""
@@ -229,14 +231,17 @@ class Epochs(Reprs, shows="lives"):
             return
         if joins != self.features.joined(key):
             return
-        begin = entry.wanted_begin
-        if begin is None:  # read ahead, for the ranks that draw now
-            run = self.runs[key[0]]
-            begins = [reader.begin for reader in run.readers.values()]
-            most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-            begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
-        entry.set_plan(plan, read_of, begin)
+        entry.set_plan(plan, read_of, self._planned_begin(key))
         self._build_if_known(key)
+
+    def _planned_begin(self, key: Key) -> EpochStart:
+        """Return how an epoch begins whose plan is wanted. If it is read ahead, the ranks are those that draw now."""
+        begin, run = self.lives[key].wanted_begin, self.runs[key[0]]
+        if begin is not None:
+            return begin
+        begins = [reader.begin for reader in run.readers.values()]
+        most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
+        return EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
@@ -312,8 +317,9 @@ class Epochs(Reprs, shows="lives"):
         setting = EpochSetting(owners, self.limits, self._unreachable)
         if not isinstance(plan, EpochPlan):
             if not division.batch:
-                pool = self._residents.pool
-                return WindowedEpoch(plan, division, number, setting, int(pool.allocator.count / pool.mean_pages))
+                pool, nodes = self._residents.pool, self._members.nodes
+                room = int(nodes * pool.allocator.count / pool.mean_pages)
+                return (ConnectedEpoch if nodes > 1 else WindowedEpoch)(plan, division, number, setting, room)
             plan = plan.whole()  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):

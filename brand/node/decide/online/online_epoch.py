@@ -21,10 +21,12 @@ class OnlineReadQueue(ReadQueue):
     """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
 
     A read's number is its position. The queue never reads an undecided position, because another job may have read it.
-    `mine`: whether this node reads each place. None if it reads all.
+    `mine` returns a mask of the places that this node reads. None if it reads all.
     """
 
-    def __init__(self, plan: EpochPlan, growing: Growing, mine: NDArray[np.bool_] | None) -> None:
+    def __init__(
+        self, plan: EpochPlan, growing: Growing, mine: Callable[[NDArray[Any]], NDArray[np.bool_]] | None
+    ) -> None:
         super().__init__(plan)
         self._growing, self._mine = growing, mine
         self._known = 0
@@ -35,7 +37,7 @@ class OnlineReadQueue(ReadQueue):
         rest, first = (np.arange(0), 0) if again else (self.rest(), self._known)
         places = self._growing.sample_of[first : self._growing.decided]
         due = states.due(places) | states.are(EARLY, places)
-        wanted = first + np.flatnonzero(due if self._mine is None else due & self._mine[places])
+        wanted = first + np.flatnonzero(due if self._mine is None else due & self._mine(places))
         self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
         self._known = self._growing.decided
 
@@ -96,7 +98,7 @@ class OnlineEpoch(Epoch):
             yield len(places)
         if self.mine is not None:
             if self.here and not drew:
-                self.states.expect(self._to_come(~self.mine))
+                self.states.expect(self._to_come())
             for rank in new:
                 positions = self.positions_of(rank, max(fronts.get(rank, 0), start))
                 self._need(positions[: np.searchsorted(positions, self._dealt)], send=False)
@@ -121,10 +123,12 @@ class OnlineEpoch(Epoch):
         idle: NDArray[Any] = self.plan.sample_of[positions[~self._need(positions, send=True)]]
         return idle[self.states.release(idle)]
 
-    def _to_come(self, of: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the places without a position in a mask, shape (samples,), that other nodes can send now."""
+    def _to_come(self, owner: NodeNumber | None = None) -> NDArray[Any]:
+        """Return the places without a position that other nodes, or one `owner`, can send now."""
         places = self.plan.sample_of[max(self.division.start, self._dealt) :]
-        found: NDArray[Any] = places[of[places] & self._can_come(places)]
+        owners, own = self.owner_of(places), self._setting.owners.node
+        of = owners != own if owner is None else owners == owner
+        found: NDArray[Any] = places[of & self._can_come(places)]
         return found
 
     def _can_come(self, places: NDArray[Any]) -> NDArray[np.bool_]:
@@ -135,7 +139,7 @@ class OnlineEpoch(Epoch):
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         super().expect_again(node, present)
         if self.here:
-            places = self._to_come(self.owner_of(np.arange(self.plan.mapping.samples)) == node)
+            places = self._to_come(node)
             self.states.expect(places[~present(places)])
 
     def _need(self, positions: NDArray[np.int64], *, send: bool) -> NDArray[np.bool_]:
@@ -148,7 +152,7 @@ class OnlineEpoch(Epoch):
         nodes = np.full(len(positions), -1)
         for rank, node in self.ranks.items():
             nodes[ranks == rank] = node
-        own, mine, limits = self._setting.owners.node, self.mine[places], self._setting.limits
+        own, mine, limits = self._setting.owners.node, self.mine(places), self._setting.limits
         needed = (nodes == own) & (mine | self._can_come(places))
         for node in set(self.ranks.values()) - {own}:
             theirs = (nodes == node) & mine & ~limits.too_large(node, places)

@@ -65,6 +65,7 @@ class Outgoing:
         """Positions that are sent along with answers, after those in `_first`."""
         self.urgent = 0
         """Number of the next positions for which the node waits."""
+        self._missed = np.arange(0)
 
     def ask(self, positions: NDArray[Any]) -> None:
         """Queue the positions of a draw whose samples the node lacks, ahead of all other positions.
@@ -90,8 +91,17 @@ class Outgoing:
         self._second = np.sort(np.concatenate((second, self._move_to(along, _ALONG))))  # in the order of the draws
 
     def add(self, positions: NDArray[np.int64]) -> None:
-        """Add positions after all others, of an order that grows. The node sends no requests for it."""
+        """Add positions after all others. The node sends no requests for the order."""
         self._first = np.concatenate((self._first, positions))
+
+    def miss(self, places: NDArray[Any]) -> None:
+        """Tell the node that these samples will not be sent."""
+        self._missed = np.union1d(self._missed, places).astype(np.int64)
+
+    def pop_missed(self) -> NDArray[np.int64]:
+        """Return samples of which the node has to be told that they will not be sent, at most `LOOK`, once."""
+        missed, self._missed = self._missed[:LOOK], self._missed[LOOK:]
+        return missed
 
     @property
     def unanswered(self) -> NDArray[Any]:
@@ -115,11 +125,11 @@ class Outgoing:
         """Return the positions that are queued, or that the node can still request."""
         return np.concatenate((self._first, self._second, self._known[self._stage == _OPEN]))
 
-    def front(self, samples: int) -> int:
-        """Return the position before which nothing more will be sent; `samples` if nothing at all will be sent."""
+    def front(self, end: int) -> int:
+        """Return the position before which nothing more will be sent; `end` if nothing known will be sent."""
         if self._requests is not None:
             return 0
-        return int(self._first.min(initial=samples))
+        return int(self._first.min(initial=end))
 
     def _move_to(self, positions: NDArray[Any], stage: int) -> NDArray[Any]:
         """Move positions to a stage. Return the positions that were at an earlier stage, ascending, all different."""
@@ -157,15 +167,15 @@ class Taker:
         queue = Outgoing(epoch.to_send(self.node), epoch.plan.requests if self.asks else None, self.front)
         epoch.outgoing[self.node] = queue
         if before is not None:  # more of its ranks draw than were announced before; it does not repeat its requests
-            queue.ask(before.unanswered)
+            epoch.ask(self.node, before.unanswered)
         for positions in self.asked:
-            queue.ask(positions)
+            epoch.ask(self.node, positions)
         self.asked.clear()
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
         """Queue the positions that the node requests. Before the plan is made, keep up to `MAX_EARLY` of them."""
         if epoch is not None and self.node in epoch.outgoing:
-            queue_to(epoch, self.node).ask(positions)
+            epoch.ask(self.node, positions)
         elif sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
             self.asked.append(positions)
 
@@ -213,6 +223,10 @@ class Sending(Feature, Reprs, shows="waited_for"):
         if part is not None:
             return part
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
+        for key, epoch in queues:
+            missed = queue_to(epoch, peer.node).pop_missed()
+            if len(missed):
+                return Push(self._number_of(peer.node, key), missed[:0], missed, self._residents.contents(missed[:0]))
         if len(queues) > 1:
             queues = self._by_lead(peer.node, queues)
         urgent = [(key, epoch) for key, epoch in queues if queue_to(epoch, peer.node).urgent]
@@ -240,7 +254,7 @@ class Sending(Feature, Reprs, shows="waited_for"):
         for key, epoch in queues:
             front = epoch.progress.elsewhere.get(node)
             if front is not None:
-                leads.setdefault(key[0], epoch.outgoing[node].front(len(epoch.plan.sample_of)) - front)
+                leads.setdefault(key[0], epoch.outgoing[node].front(epoch.known.stop) - front)
         return sorted(queues, key=lambda queue: (leads.get(queue[0][0], 0), queue[0]))
 
     def _take(self, peer: Peer, key: Key, epoch: Epoch, positions: NDArray[np.int64]) -> Push | PushPart | None:

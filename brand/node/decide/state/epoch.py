@@ -167,13 +167,19 @@ class ToSend(Protocol):
     """Samples of an epoch that this node still has to send to one other node."""
 
     def add(self, positions: NDArray[np.int64]) -> None:
-        """Add positions after all others, of an order that grows."""
+        """Add positions after all others, when more of the order or of its plan is known."""
+
+    def ask(self, positions: NDArray[np.int64]) -> None:
+        """Send the samples at these positions ahead of all others."""
+
+    def miss(self, places: NDArray[Any]) -> None:
+        """Tell the node that these samples will not be sent."""
 
     def left(self) -> NDArray[Any]:
         """Return the positions whose samples may still be sent."""
 
-    def front(self, samples: int) -> int:
-        """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
+    def front(self, end: int) -> int:
+        """Return the position before which nothing more will be sent. `end` if nothing known will be sent."""
 
 
 class Epoch(Reprs, shows="number progress states reads"):
@@ -198,8 +204,8 @@ class Epoch(Reprs, shows="number progress states reads"):
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
         self._setting = setting
         owners = setting.owners
-        self.mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
-        """Whether this node reads each sample itself, shape (samples,). None if it reads all."""
+        self.mine: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None if owners.of_chunk is None else owners.mine
+        """Return a mask of the places whose samples this node reads itself. None if it reads all."""
         self.states = SampleStates(samples, self.at_first)
         self.reads = ReadQueue(plan)
         self.progress = EpochProgress(division.start)
@@ -257,7 +263,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         """Return whether any of these positions waits for a read of this node."""
         places = self.plan.sample_of[positions]
         waits = self.states.waited_for(places)
-        return bool((waits if self.mine is None else waits & self.mine[places]).any())
+        return bool((waits if self.mine is None else waits & self.mine(places)).any())
 
     def expect(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
@@ -289,11 +295,10 @@ class Epoch(Reprs, shows="number progress states reads"):
                 # The plan's first requests were sent for another server: samples that it got would never be sent again.
                 self.progress.note_front(rank, fronts[rank])
                 self.requests = None
-            too_large = None if self.mine is None else limits.too_large(node)
             for positions in self.division.parts(rank, fronts.get(rank, 0)):
                 places = self.plan.sample_of[positions]
-                if too_large is not None and self.mine is not None:
-                    mine, can = self.mine[places], ~too_large[places]
+                if self.mine is not None:
+                    mine, can = self.mine(places), ~limits.too_large(node, places)
                     if node == self._setting.owners.node:
                         unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
                         places = places[mine | (can & ~unreachable)]
@@ -317,7 +322,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         positions = np.sort(np.concatenate([np.arange(0), *(self.positions_of(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
         assert self.mine is not None
-        can = self.mine[places] & ~self._setting.limits.too_large(node)[places]
+        can = self.mine(places) & ~self._setting.limits.too_large(node, places)
         found: NDArray[np.int64] = positions[can]
         return found
 
@@ -329,10 +334,14 @@ class Epoch(Reprs, shows="number progress states reads"):
         for rank in [rank for rank, at in self.ranks.items() if at == node]:
             del self.ranks[rank]
             places = self._drawn_by(rank)
-            places = places if self.mine is None else places[self.mine[places]]
+            places = places if self.mine is None else places[self.mine(places)]
             self.progress.expect(-len(places))
             held.append(places[self.states.release(places)])
         return np.concatenate(held)
+
+    def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
+        """Note that a node waits for the samples at these positions."""
+        self.outgoing[node].ask(positions)
 
     def lose(self, node: NodeNumber) -> None:
         """Stop expecting samples of a node that is lost."""
@@ -342,10 +351,10 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
-        can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
             places = self._drawn_by(rank, self.progress.front([rank]))
-            places = places[(self.owner_of(places) == node) & can[places]]
+            places = places[self.owner_of(places) == node]
+            places = places[~self._setting.limits.too_large(self._setting.owners.node, places)]
             self.states.expect(places[~present(places)])
 
     def read_again(self, places: NDArray[np.intp]) -> None:
@@ -387,14 +396,14 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
         """Return the position before which no rank asks and nothing is sent. `waiting`: positions of waiting draws."""
-        samples = len(self.plan.sample_of)
+        samples, end = len(self.plan.sample_of), self.known.stop
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}
         for positions in waiting:
             rank = self.division.rank_of(int(positions[0]))
             lowest[rank] = min(lowest.get(rank, samples), int(positions.min()))
         elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
-        sent = [self.outgoing[node].front(samples) if node in self.outgoing else 0 for node in elsewhere]
+        sent = [self.outgoing[node].front(end) if node in self.outgoing else 0 for node in elsewhere]
         return min((*(fronts | lowest).values(), *sent))
 
     def give_up_before(self, position: int) -> NDArray[Any]:
@@ -421,10 +430,10 @@ def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the places that are due and belong to this node."""
     wanted = epoch.states.due(places)
     if epoch.mine is not None:
-        wanted &= epoch.mine[places]
+        wanted &= epoch.mine(places)
     return wanted
 
 
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
     """Return the places whose samples this node reads itself."""
-    return places if epoch.mine is None else places[epoch.mine[places]]
+    return places if epoch.mine is None else places[epoch.mine(places)]

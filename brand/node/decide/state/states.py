@@ -27,7 +27,7 @@ them when they arrive, unless the sample's own read begins meanwhile. An empty c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -195,10 +195,12 @@ class ReadQueue(Reprs, shows="_at _end"):
         self._look(most)
         return self._soon[self._at : self._at + most]
 
-    def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
+    def filling(
+        self, states: SampleStates, read_of: NDArray[Any], mine: Callable[[NDArray[Any]], Mask] | None
+    ) -> Iterator[int]:
         """Replace the queue by the reads of samples that are due, in steps. Yield the number of samples of each step.
 
-        `read_of` is `read_of_sample(plan)`. `mine`: whether this node reads each place. None if it reads all.
+        `read_of` is `read_of_sample(plan)`. `mine` returns a mask of the places that this node reads. None if it reads all.
         """
         wanted = np.zeros(self._plan.read_count, np.bool_)
         self._read_of = read_of if self._plan.shares else None
@@ -207,7 +209,7 @@ class ReadQueue(Reprs, shows="_at _end"):
             if self._plan.shares:  # samples that other jobs have read or are reading may be freed
                 due |= states.are(HELD, part) | states.waited_for(part)
             if mine is not None:
-                due &= mine[part]
+                due &= mine(np.arange(part.start, part.stop))
             wanted[read_of[part][due]] = True
             yield len(due)
         self._start(wanted)

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, to_read
 from brand.node.decide.state.states import DUE, NO_READ, ReadQueue
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
@@ -210,7 +210,8 @@ class WindowedEpoch(Epoch):
         return self._known[first:end] if self._known.first <= first < end else np.arange(0)
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
-        return self.decides(positions) and super().waits_for_reads(positions)
+        # The reads may be in the window that is being made.
+        return not self.waits_for_plan and self.decides(positions) and super().waits_for_reads(positions)
 
     # -- ranks -------------------------------------------------------------------------------------------------------
 
@@ -229,15 +230,20 @@ class WindowedEpoch(Epoch):
             front = self._fronts[rank] = fronts.get(rank, 0)
             if rank in fronts:
                 self.progress.note_front(rank, front)
-            self.progress.expect(self.division.count(rank, front))
+            self.progress.expect(self._work(rank))
         wanted = [np.arange(0)]
         for first, places in self._known.parts():
             positions = np.arange(first, first + len(places))
             ranks_of = self.division.ranks_of(positions)
             for rank in new:
-                wanted.append(self._expect(places[(ranks_of == rank) & (positions >= self._fronts[rank])]))
+                mine = (ranks_of == rank) & (positions >= self._fronts[rank])
+                wanted.append(self._expect_of(rank, places[mine]))
             yield len(places)
         self.reads.put_back(np.concatenate(wanted))
+
+    def _work(self, rank: int) -> int:
+        """Return how many samples this node delivers for a rank, about."""
+        return self.division.count(rank, self._fronts[rank])
 
     @property
     def _start(self) -> int:
@@ -250,6 +256,11 @@ class WindowedEpoch(Epoch):
 
     # -- windows -----------------------------------------------------------------------------------------------------
 
+    @property
+    def asked_behind(self) -> list[NDArray[np.int64]]:
+        """Positions that other nodes asked for, and that are not known any more."""
+        return []
+
     def next_window(self, waiting: Iterable[NDArray[np.int64]]) -> NextWindow | None:
         """Return the window to make now, if there is one. `waiting`: positions of draws that wait."""
         if self._asked is not None:
@@ -257,7 +268,7 @@ class WindowedEpoch(Epoch):
         known, draws = self._known, len(self._known)
         if not self._begun:
             known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
-        unknown = [positions for positions in waiting if not known.has(positions)]
+        unknown = [positions for positions in (*waiting, *self.asked_behind) if not known.has(positions)]
         if not unknown and not self._whole and not self._needs_more():  # as in nearly all steps of the loop
             return None
         missing = np.concatenate([np.arange(0), *map(known.missing, unknown)])
@@ -290,7 +301,8 @@ class WindowedEpoch(Epoch):
         self._asked = None
         if open_reads is not None:
             self._begun = True
-            self.states.release(open_reads.drawn)
+            held = self.states.release(open_reads.drawn)
+            assert not held.any(), "a sample that was drawn before the job began"
             self._queue(open_reads.reads)
         is_next = window.first == self._known.end
         self._known.add(window)
@@ -301,21 +313,29 @@ class WindowedEpoch(Epoch):
         held = self._leave_out(window)
         self._last = self.plan.read_count
         self._queue(window.reads)
-        skipped = self._known.forget_before(0 if self._whole else self.front() - BEHIND)
+        skipped = self._known.forget_before(0 if self._whole else self._passed - BEHIND)
         return np.concatenate((held, skipped[self.states.release(skipped)]))
+
+    @property
+    def _passed(self) -> int:
+        """Position before which no rank draws any more."""
+        return self.front()
 
     def _leave_out(self, window: PlanWindow) -> NDArray[Any]:
         """Release the samples of a window that no known rank will draw. Return the places that were held."""
-        start = self.progress.start
-        if self._knows_all_ranks and max(start, *self._fronts.values()) <= window.first:
+        if self._knows_all_ranks and max(self.progress.start, *self._fronts.values()) <= window.first:
             return np.arange(0)
+        places, ranks_of, drawn = self._drawn(window)
+        unasked, out = places[~np.isin(ranks_of, list(self.ranks)) & ~drawn], places[drawn]
+        return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
+
+    def _drawn(self, window: PlanWindow) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the places of a window, the rank of each, and whether the rank had drawn it when it began."""
         positions = np.arange(window.first, window.end)
         ranks_of = self.division.ranks_of(positions)
-        fronts = np.full(self.division.replicas, -1)
-        fronts[list(self._fronts)] = [max(start, front) for front in self._fronts.values()]
-        drawn = positions < np.maximum(start, fronts[ranks_of])
-        unknown, drawn = window.sample_of[(fronts[ranks_of] < 0) & ~drawn], window.sample_of[drawn]
-        return np.concatenate((unknown[self.states.do_not_ask(unknown)], drawn[self.states.release(drawn)]))
+        fronts = np.full(self.division.replicas, self.progress.start)
+        fronts[list(self._fronts)] = [max(self.progress.start, front) for front in self._fronts.values()]
+        return window.sample_of, ranks_of, positions < fronts[ranks_of]
 
     def _queue(self, reads: NDArray[np.void]) -> None:
         """Queue the reads of a window that load samples which are due."""
@@ -331,12 +351,17 @@ class WindowedEpoch(Epoch):
 
     def _to_read(self, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the samples that are due and have to be read."""
-        due = self.states.due(places)
+        due = to_read(self, places)
         spared = due & self._setting.limits.need_no_read(places)
         self.states.need_no_read(places[spared])
         return due & ~spared
 
     # -- samples that are to be read after all ------------------------------------------------------------------------
+
+    def _expect_of(self, rank: int, places: NDArray[Any]) -> NDArray[Any]:
+        """Expect samples that a new rank draws. Return those that have to be read."""
+        del rank
+        return self._expect(places)
 
     def _expect(self, places: NDArray[Any]) -> NDArray[Any]:
         """Expect samples. Return those that have to be read."""

@@ -1,0 +1,158 @@
+"""How far is an epoch whose plan is made in windows, on a node that exchanges samples with other nodes?
+
+Each node makes the same windows. When one is made, a node queues those of its samples that ranks of other nodes draw
+there, and drops what no rank gets from it. A sample of another node is awaited from the beginning, so it may arrive
+before this node knows its position.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.state.epoch import readable
+from brand.node.decide.state.states import COMING, DUE, UNWANTED
+from brand.node.decide.state.windowed import WindowedEpoch
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import OpenReads, PlanWindow
+
+MAX_ASKED: Final = 1 << 20
+"""Limit on the positions that a node asked for and that are kept until they are known."""
+_NO_NODE: Final = -1
+
+
+class ConnectedEpoch(WindowedEpoch):
+    """The progress of one epoch with a plan in windows, on one of several nodes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        owners = self._setting.owners
+        assert owners.of_chunk is not None
+        self._own_chunks = owners.of_chunk == owners.node
+        self._share = float(np.mean(self._own_chunks))
+        """The part of the samples that this node reads."""
+        self._sends_from: dict[NodeNumber, int] = {}
+        """Position from which on samples for each node are queued."""
+        self._wanted: dict[NodeNumber, NDArray[np.int64]] = {}
+        """Positions that each node asked for and that are not known."""
+
+    # -- ranks and nodes -----------------------------------------------------------------------------------------------
+
+    def _work(self, rank: int) -> int:
+        work = super()._work(rank)
+        return work if self.ranks[rank] == self._setting.owners.node else round(work * self._share)
+
+    def _expect_of(self, rank: int, places: NDArray[Any]) -> NDArray[Any]:
+        places = places[self._gets(self.ranks[rank], places)]
+        self.states.expect(places)
+        self._spare(places)
+        return places[self._to_read(places)]
+
+    def _gets(self, node: NodeNumber, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return a mask of the samples that ranks of a node get from this node, or at this node from any."""
+        assert self.mine is not None
+        limits, mine = self._setting.limits, self.mine(places)
+        if node != self._setting.owners.node:
+            return mine & ~limits.too_large(node, places)
+        away = np.isin(self.owner_of(places), list(self._setting.unreachable()))
+        return mine | ~(away | limits.too_large(node, places))
+
+    def _spare(self, places: NDArray[Any]) -> None:
+        """Wait for no sample of another node that needs no read here."""
+        assert self.mine is not None
+        theirs = places[~self.mine(places) & self.states.due(places)]
+        self.states.need_no_read(theirs[self._setting.limits.need_no_read(theirs)])
+
+    def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
+        self._sends_from[node] = self._known.first
+        return super().to_send(node)
+
+    def forget(self, node: NodeNumber) -> NDArray[Any]:
+        for known in (self._sends_from, self._wanted):
+            known.pop(node, None)
+        gone = [rank for rank, at in self.ranks.items() if at == node]
+        held = super().forget(node)
+        for rank in gone:
+            del self._fronts[rank]
+        return held
+
+    def lose(self, node: NodeNumber) -> None:
+        """Stop expecting samples of a node that is lost. Those at unknown positions are given up when these are known."""
+        self.lost.add(node)
+        for _, places in self._known.parts():
+            theirs = places[self.owner_of(places) == node]
+            waits = [self.states.are(state, theirs) for state in (UNWANTED, DUE, COMING)]
+            self.states.forget(theirs[np.logical_or.reduce(waits)])
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    @property
+    def asked_behind(self) -> list[NDArray[np.int64]]:
+        behind = [positions[positions < self._known.end] for positions in self._wanted.values()]
+        return [positions for positions in behind if len(positions)]
+
+    def _needs_more(self) -> bool:
+        asked = max((int(positions.max()) for positions in self._wanted.values()), default=0)
+        return asked >= self._known.end or super()._needs_more()
+
+    def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
+        """Queue positions that a node asks for; those that are not known as soon as they are."""
+        there = (positions >= self._sends_from[node]) & (positions < self._known.end)
+        super().ask(node, positions[there])
+        unknown = np.union1d(self._wanted.get(node, positions[:0]), positions[~there])
+        if 0 < len(unknown) <= MAX_ASKED:
+            self._wanted[node] = unknown
+
+    def add_window(self, window: PlanWindow, open_reads: OpenReads | None) -> NDArray[Any]:
+        held = super().add_window(window, open_reads)
+        for node, positions in list(self._wanted.items()):
+            ahead, missing = positions >= self._known.end, self._known.missing(positions)
+            queued = ~ahead & (positions >= self._sends_from[node])
+            behind = ~(ahead | queued | np.isin(positions, missing))
+            super().ask(node, positions[queued])
+            # Samples behind all positions of the node's queue were released, or are of a node that begins late.
+            self.outgoing[node].miss(self._known[positions[behind]])
+            self._wanted[node] = positions[~(queued | behind)]
+            if not len(self._wanted[node]):
+                del self._wanted[node]
+        return held
+
+    @property
+    def _passed(self) -> int:
+        """Position before which no rank draws, and nothing is sent any more."""
+        elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
+        first, end = self._known.first, self._known.end
+        fronts = [self.outgoing[node].front(end) if node in self.outgoing else first for node in elsewhere]
+        return min([self.front()] * bool(self.here) + fronts, default=first)
+
+    def _leave_out(self, window: PlanWindow) -> NDArray[Any]:
+        """Release the samples of a window that no known rank gets from this node, or here. Queue those to send.
+
+        Returns the places that were held.
+        """
+        places, ranks_of, drawn = self._drawn(window)
+        node_of = np.full(self.division.replicas, _NO_NODE)
+        node_of[list(self.ranks)] = list(self.ranks.values())
+        nodes = node_of[ranks_of]
+        goes_on = ~drawn & (nodes == _NO_NODE)
+        gets = np.zeros(len(places), np.bool_)
+        for node in set(self.ranks.values()):
+            here = np.flatnonzero(~drawn & (nodes == node))
+            here = here[self._gets(node, places[here])]
+            gets[here] = True
+            if node == self._setting.owners.node:
+                self._spare(places[here])
+            elif node in self.outgoing:
+                self.outgoing[node].add(window.first + here)
+        unasked, out = places[goes_on], places[~(goes_on | gets)]
+        return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
+
+    def _queue(self, reads: NDArray[np.void]) -> None:
+        super()._queue(reads[self._own_chunks[reads["chunk"]]])
+
+    # -- samples that are to be read after all ---------------------------------------------------------------------------
+
+    def read_again(self, places: NDArray[np.intp]) -> None:
+        super().read_again(readable(self, places))
