@@ -226,7 +226,7 @@ def draw(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     served = harness.kept(RESULTS / "scale-served.json")
-    orders = harness.kept(RESULTS / "scale-rivals.json")
+    orders = harness.kept(RESULTS / "scale.json")
     panels = (
         ("first samples, CPU s", "first", "first_cpu_s", "run", "first_cpu_s", 1.0),
         ("resume, CPU s", "resume", "first_cpu_s", "resume", "resume_cpu_s", 1.0),

@@ -79,7 +79,7 @@ class ConnectedEpoch(WindowedEpoch):
         return held
 
     def lose(self, node: NodeNumber) -> None:
-        """Stop expecting samples of a node that is lost. Those at unknown positions are given up when these are known."""
+        """Stop expecting samples of a node that is lost; those at unknown positions once these are known."""
         self.lost.add(node)
         for _, places in self._known.parts():
             theirs = places[self.owner_of(places) == node]
@@ -152,7 +152,7 @@ class ConnectedEpoch(WindowedEpoch):
     def _queue(self, reads: NDArray[np.void]) -> None:
         super()._queue(reads[self._own_chunks[reads["chunk"]]])
 
-    # -- samples that are to be read after all ---------------------------------------------------------------------------
+    # -- samples that are to be read after all ------------------------------------------------------------------------
 
     def read_again(self, places: NDArray[np.intp]) -> None:
         super().read_again(readable(self, places))

@@ -302,7 +302,7 @@ class WindowedEpoch(Epoch):
         if open_reads is not None:
             self._begun = True
             held = self.states.release(open_reads.drawn)
-            assert not held.any(), "a sample that was drawn before the job began"
+            assert not held.any(), "a sample from before the first position"
             self._queue(open_reads.reads)
         is_next = window.first == self._known.end
         self._known.add(window)
