@@ -201,3 +201,33 @@ def test_an_epoch_that_made_room_leaves_nothing_out() -> None:
         draw(2, batch)
     assert sorted(world.given[run, 0]) == list(range(64))
     assert world.core.epochs.runs.take_notices() == []
+
+
+def test_a_rank_whose_epoch_was_lost_leaves_nothing_out() -> None:
+    """Its connection has ended, and another rank begins the epoch before the plan of its next draw is made."""
+    world = World([96] * 64, 8, pages=64)
+    run, drawer = world.register(2), Drawer(102, connection=ClientNumber(2))
+
+    def begin(client: int, rank: int) -> None:
+        world.tell(ClientBegins(ClientNumber(client), run, Announcement(0, 0, rank, 2), Drawer(100 + client)))
+
+    def ask(client: int, batch: int) -> None:
+        found = positions(1, 2, batch)
+        world.asked[client] = Asked((run, 0), found)
+        world.tell(ClientDraws(ClientNumber(client), (run, 0), found, drawer))
+
+    begin(2, rank=1)
+    for batch in range(2):
+        ask(2, batch)
+        world.settle()
+    for client in (1, 3):
+        world.register(client)
+    world.leave(2)
+    ask(3, 2)
+    begin(1, rank=0)
+    world.settle()
+    for batch in range(3, 8):
+        ask(3, batch)
+        world.settle()
+    assert len(world.given[run, 0]) == 32
+    assert world.core.epochs.runs.take_notices() == []

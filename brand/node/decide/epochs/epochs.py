@@ -122,14 +122,15 @@ class Epochs(Reprs, shows="lives"):
         if entry.live is not None or entry.planned:
             return entry
         run, epoch = self.runs[key[0]], key[1]
+        entry.leave_unjudged()  # its first samples may have been fetched before
         begins = run.begins(epoch)
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
             division = Division(run.order.draws, max(start, begin.start), begin.replicas, begin.batch)
-            begun = EpochStart(division, begin.times, whole=False)
+            begun = EpochStart(division, begin.times)
         else:
-            begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
+            begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return entry

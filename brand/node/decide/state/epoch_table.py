@@ -270,7 +270,7 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         self.unaccounted = True
 
     def leave_unjudged(self) -> None:
-        """Judge no account of the epoch, because another server has answered draws of it."""
+        """Judge no account of the epoch, because draws of it were answered before, by this server or another one."""
         self.unaccounted = True
         if self.live is not None:
             self.live.account.give_up()
