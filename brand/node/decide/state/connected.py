@@ -30,8 +30,7 @@ class ConnectedEpoch(WindowedEpoch):
         super().__init__(*args)
         owners = self._setting.owners
         assert owners.of_chunk is not None
-        self._own_chunks = owners.of_chunk == owners.node
-        self._share = float(np.mean(self._own_chunks))
+        self._share = float(np.mean(owners.of_chunk == owners.node))
         """The part of the samples that this node reads."""
         self._sends_from: dict[NodeNumber, int] = {}
         """Position from which on samples for each node are queued."""
@@ -104,20 +103,25 @@ class ConnectedEpoch(WindowedEpoch):
         unknown = np.union1d(self._wanted.get(node, positions[:0]), positions[~there])
         if 0 < len(unknown) <= MAX_ASKED:
             self._wanted[node] = unknown
+            self._answer(node)
 
     def add_window(self, window: PlanWindow, open_reads: OpenReads | None) -> NDArray[Any]:
         held = super().add_window(window, open_reads)
-        for node, positions in list(self._wanted.items()):
-            ahead, missing = positions >= self._known.end, self._known.missing(positions)
-            queued = ~ahead & (positions >= self._sends_from[node])
-            behind = ~(ahead | queued | np.isin(positions, missing))
-            super().ask(node, positions[queued])
-            # Samples behind all positions of the node's queue were released, or are of a node that begins late.
-            self.outgoing[node].miss(self._known[positions[behind]])
-            self._wanted[node] = positions[~(queued | behind)]
-            if not len(self._wanted[node]):
-                del self._wanted[node]
+        for node in list(self._wanted):
+            self._answer(node)
         return held
+
+    def _answer(self, node: NodeNumber) -> None:
+        """Queue those of the positions that a node waits for that are known now."""
+        positions = self._wanted.pop(node)
+        ahead, missing = positions >= self._known.end, self._known.missing(positions)
+        queued = ~ahead & (positions >= self._sends_from[node])
+        behind = ~(ahead | queued | np.isin(positions, missing))
+        super().ask(node, positions[queued])
+        # Samples behind all positions of the node's queue were released, or are of a node that begins late.
+        self.outgoing[node].miss(self._known[positions[behind]])
+        if not (queued | behind).all():
+            self._wanted[node] = positions[~(queued | behind)]
 
     @property
     def _passed(self) -> int:
@@ -148,9 +152,6 @@ class ConnectedEpoch(WindowedEpoch):
                 self.outgoing[node].add(window.first + here)
         unasked, out = places[goes_on], places[~(goes_on | gets)]
         return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
-
-    def _queue(self, reads: NDArray[np.void]) -> None:
-        super()._queue(reads[self._own_chunks[reads["chunk"]]])
 
     # -- samples that are to be read after all ------------------------------------------------------------------------
 
