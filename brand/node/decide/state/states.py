@@ -200,7 +200,7 @@ class ReadQueue(Reprs, shows="_at _end"):
     ) -> Iterator[int]:
         """Replace the queue by the reads of samples that are due, in steps. Yield the number of samples of each step.
 
-        `read_of` is `read_of_sample(plan)`. `mine` returns a mask of the places that this node reads, None: it reads all.
+        `read_of` is `read_of_sample(plan)`. `mine` returns a mask of this node's places. None if it reads all.
         """
         wanted = np.zeros(self._plan.read_count, np.bool_)
         self._read_of = read_of if self._plan.shares else None
