@@ -29,12 +29,10 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(windowed, name, positions)
 
 
-def cluster(
-    *, nodes: int = 2, on_each: int = 1, pages: int = 120, start: int = 0, samples: int = SAMPLES, group_chunks: int = 3
-) -> Cluster:
+def cluster(*, nodes: int = 2, on_each: int = 1, pages: int = 120, start: int = 0, group_chunks: int = 3) -> Cluster:
     """Samples of one page each."""
     order = ORDER | {"group_chunks": group_chunks}
-    made = Cluster([96] * samples, CHUNK, pages, pages // 3, nodes, on_each, batch=4, order=order, start=start)
+    made = Cluster([96] * SAMPLES, CHUNK, pages, pages // 3, nodes, on_each, batch=4, order=order, start=start)
     made.join()
     return made
 
@@ -93,17 +91,17 @@ def test_all_samples_come_from_memory(nodes: int, on_each: int, start: int) -> N
 @pytest.mark.usefixtures("small")
 def test_a_node_that_begins_late_gets_all_its_samples() -> None:
     """The other node has forgotten these windows. It says so, instead of being waited for in vain."""
-    made = cluster(samples=480, pages=60, group_chunks=30)
+    made = cluster(pages=30, group_chunks=15)
     first, second = made.ranks
     apart(made)
-    train(made, [first], batches=50)
-    assert made.worlds[0].epochs()[first.run, 0].epoch.known.start > 100
+    train(made, [first], batches=25)
+    assert made.worlds[0].epochs()[first.run, 0].epoch.known.start > 10
     made.join()
     began = made.worlds[1].now_s
     train(made, [second], batches=20)
     assert made.worlds[1].now_s - began < 20 * 2 * HURRY_S
     train(made, made.ranks)
-    assert sorted(made.given("run", 0)) == list(range(480))
+    assert sorted(made.given("run", 0)) == list(range(SAMPLES))
     made.end()
 
 
