@@ -104,6 +104,8 @@ def test_which_samples_of_a_part_are_in_spans() -> None:
         part, first = Subset.of(mask), rng.integers(0, samples + 1, 200)
         end = np.minimum(first + rng.integers(0, 70, 200), samples)
         expected = [np.flatnonzero(mask[a:b]) + a for a, b in zip(first.tolist(), end.tolist(), strict=True)]
+        some = np.arange(samples)[::-2]
+        assert part.at(some).tolist() == mask[some].tolist()
         assert part.counts(first, end).tolist() == [len(places) for places in expected]
         span, place = part.members(first, end - first)
         assert span.tolist() == np.repeat(np.arange(200), [len(places) for places in expected]).tolist()

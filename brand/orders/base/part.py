@@ -67,6 +67,11 @@ class Subset:
         """Whether each place belongs to the subset, shape (samples,)."""
         return self.part(0, self.samples)
 
+    def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return whether each of these places belongs to the subset."""
+        found: NDArray[np.bool_] = np.frombuffer(self.bits, np.uint8)[places >> 3] >> (places & 7) & 1 != 0
+        return found
+
     def part(self, first: int, end: int) -> NDArray[np.bool_]:
         """Return whether each of the places `first` to `end` - 1 belongs to the subset."""
         bits = np.frombuffer(self.bits, np.uint8)[first // 8 : -(-end // 8)]

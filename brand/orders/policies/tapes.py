@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import count_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
+from brand.orders.base.placement import unit_lengths
 from brand.orders.base.random import BLOCK, RandomStream, bits, low_mask, ranked, words_at
 from brand.reprs import Reprs
 
@@ -120,16 +121,11 @@ class StripeLayout:
         first: Numbers = chunk * self.mapping.chunk_size + number * self.stripe
         return first
 
-    def end(self, first: Numbers) -> Numbers:
-        """Return the place after the last of each stripe that begins at these places."""
-        size = self.mapping.chunk_size
-        return np.minimum(np.minimum(first + self.stripe, first // size * size + size), self.mapping.samples)
-
     def lengths(self) -> Numbers:
         """Return the samples of each stripe, shape (count,)."""
-        first = np.minimum(self.first(np.arange(self.count)), self.mapping.samples)
-        end = self.end(first)
-        return end - first if self.subset is None else self.subset.counts(first, end)
+        found, lengths = np.zeros(self.count, np.int64), unit_lengths(self.mapping, self.stripe, self.subset)
+        found[: len(lengths)] = lengths
+        return found
 
     def spans(self, stripes: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
         """Return the place of the first sample of each stripe, and the places from there to its last sample."""
@@ -148,8 +144,9 @@ class StripeLayout:
     def members(self, stripes: Numbers) -> tuple[Numbers, Numbers]:
         """Return the stripe of each sample of the subset in these stripes, by its index, and the place of each."""
         assert self.subset is not None
-        first = self.first(stripes)
-        return self.subset.members(first, self.end(first) - first)
+        first, size = self.first(stripes), self.mapping.chunk_size
+        stored = np.minimum(np.minimum(self.stripe, size - first % size), self.mapping.samples - first)
+        return self.subset.members(first, stored)
 
 
 class StripeTapes(Reprs, shows="stripe stripes"):
