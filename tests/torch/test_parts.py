@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_memory_and_cache_folder_are_for_the_part(
 
 
 @pytest.mark.parametrize("name", ["uniform", "slots"])
-def test_the_order_is_that_of_all_without_the_others(small: Path, name: str) -> None:
+def test_the_order_is_that_of_all_without_the_others(small: Path, name: Literal["uniform", "slots"]) -> None:
     """So two parts of one data set and seed draw their samples in the same order. `stripes` has one for each part."""
     data_set = BrandDataset(small, order=name)
     whole = planned(small, data_set._source.port.order(3), 2)
