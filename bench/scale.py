@@ -7,10 +7,12 @@ groups 16 chunks, stripes 1,024 samples.
 
     python -m bench.scale --work SCRATCH --out bench/results/scale.json [--ways WAY ...]
 
-Brand plans windows of an epoch: what is needed now. The whole plan is its widest window. `uniform`
-computes any positions; in its version 1 it sorted a whole epoch. `scale_rivals.py`
-says what the other libraries do. A way that needs more than 8 GB for an epoch is not run, and one is ended after
-`--limit` seconds. Results of ways that are not measured stay in the file.
+Brand plans windows of an epoch: what is needed now. The whole plan is its widest window. `uniform` computes any
+positions; in its version 1 it sorted a whole epoch. A subset has a random share of the samples, each with this
+probability. An epoch of it is planned in windows; until version 0.2 it was filtered from the whole plan. Its next
+million are its positions for a million of the data set. `scale_rivals.py` says what the other libraries do. A way that
+needs more than 8 GB for an epoch is not run, and one is ended after `--limit` seconds. Results of ways that are not
+measured stay in the file.
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from bench import harness
 from bench.harness import Outcome, Rival
 from bench.scale_rivals import WAYS as OTHERS
 from bench.scale_rivals import Order
+
+if TYPE_CHECKING:
+    from brand.orders.base.part import Subset
 
 SAMPLES: Final = (1, 10, 100, 1_000)
 """Million samples."""
@@ -37,6 +44,8 @@ MOST_BYTES: Final = 8e9
 """Memory that a way may need."""
 WINDOWS: Final = "Brand, windows"
 WHOLE: Final = "Brand, whole plan"
+SUBSETS: Final = {f"Brand, windows, {share} %": share for share in (90, 1)}
+FILTERED: Final = {f"Brand, filtered plan, {share} %": share for share in (90, 1)}
 UNIFORM: Final = "Brand, uniform"
 SORTED: Final = "Brand, uniform as a sort"
 COLUMNS: Final = (
@@ -72,6 +81,41 @@ def whole(samples: int, first: int) -> Callable[[int, int], object]:
     return lambda first, end: plan.sample_of[first:end]
 
 
+def subset_of(samples: int, percent: int) -> Subset:
+    """Return a random subset."""
+    from brand.orders.base.part import Subset
+    from brand.orders.base.random import blocks
+
+    rng, bits = np.random.default_rng(percent), np.empty(-(-samples // 8), np.uint8)
+    for part in blocks(samples):  # each but the last has whole bytes
+        mask = rng.random(part.stop - part.start, np.float32) < percent / 100
+        bits[part.start // 8 : -(-part.stop // 8)] = np.packbits(mask, bitorder="little")
+    return Subset(samples, bits.tobytes())
+
+
+def windows_of_subset(subset: Subset, samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's windows of a subset."""
+    from brand.orders.base.mapping import Mapping
+    from brand.orders.policies.windows import StripeWindows
+
+    made = StripeWindows(Mapping(samples, 8_192, 16), 1_024, 0, 1, subset)
+    first = first * len(subset) // samples
+    made.window(first, min(first + BATCH, made.draws))
+    return lambda first, end: made.window(first * len(subset) // samples, end * len(subset) // samples)
+
+
+def filtered(subset: Subset, samples: int, first: int) -> Callable[[int, int], object]:
+    """Brand's plan of a whole epoch, without the samples outside a subset, and the read of each sample."""
+    from brand.orders.base.mapping import Mapping
+    from brand.orders.base.plan import narrowed, read_of_sample
+    from brand.orders.policies.stripe_policy import plan_stripes
+
+    plan = narrowed(plan_stripes(Mapping(samples, 8_192, 16), 1_024, 0, 1), subset.mask)
+    read_of_sample(plan)
+    plan.sample_of[first : first + BATCH].tolist()
+    return lambda first, end: plan.sample_of[first:end]
+
+
 def uniform(samples: int, first: int) -> Callable[[int, int], object]:
     """Brand's uniform shuffle."""
     from brand.orders.base.mapping import Mapping
@@ -92,14 +136,21 @@ def uniform_sorted(samples: int, first: int) -> Callable[[int, int], object]:
 
 
 WAYS: Final = {WINDOWS: windows, WHOLE: whole, UNIFORM: uniform, SORTED: uniform_sorted}
-NEEDS: Final = {WINDOWS: 0.0, WHOLE: 4.5, UNIFORM: 0.0, SORTED: 20.0} | {
-    name: way.bytes_a_sample for name, way in OTHERS.items()
+NEEDS: Final = {
+    **{WINDOWS: 0.0, WHOLE: 4.5, UNIFORM: 0.0, SORTED: 20.0},
+    **dict.fromkeys(SUBSETS, 0.0),
+    **dict.fromkeys(FILTERED, 52.0),
+    **{name: way.bytes_a_sample for name, way in OTHERS.items()},
 }
 """Memory of an epoch in bytes a sample, as measured with 100 million samples."""
 
 
 def opened(way: str, samples: int, work: Path) -> Order:
-    """Return what makes an order of a way; data sets of other libraries are opened before it is measured."""
+    """Return what makes an order of a way. Subsets and data sets of other libraries are there before it is measured."""
+    if way in SUBSETS:
+        return partial(windows_of_subset, subset_of(samples, SUBSETS[way]), samples)
+    if way in FILTERED:
+        return partial(filtered, subset_of(samples, FILTERED[way]), samples)
     return OTHERS[way].open(samples, work) if way in OTHERS else partial(WAYS[way], samples)
 
 

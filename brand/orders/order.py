@@ -127,19 +127,16 @@ class Order:
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
         """Return the plan of one epoch. `joins`: the joins of the job in it, with `shared`; empty if it is alone."""
         _check_epoch(epoch)
-        mask = None if self.subset is None else self.subset.mask
-        return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
+        return self.policy.plan_joined(self.mapping, self.seed, self.subset, joins or alone(epoch))
 
     def drawn(self, epoch: int) -> Iterator[NDArray[Any]]:
         """Yield the places in the order in which an epoch of a job that is alone draws them, part by part."""
         _check_epoch(epoch)
-        mask = None if self.subset is None else self.subset.mask
-        for places in self.policy.drawn(self.mapping, self.seed, epoch):
-            yield places if mask is None else places[mask[places]]
+        yield from self.policy.drawn(self.mapping, self.seed, self.subset, epoch)
 
     def windows(self, epoch: int) -> PlanWindows | None:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
-        return None if self.subset is not None else self.policy.windows(self.mapping, self.seed, epoch)
+        return self.policy.windows(self.mapping, self.seed, self.subset, epoch)
 
     def place_at(self, epoch: int, position: int) -> int:
         """Return the place of the sample at a position of an epoch of a job that is alone."""

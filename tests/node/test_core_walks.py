@@ -73,7 +73,7 @@ class Walk:
         orders.append(shared)
         joader = {"seed": 5, "group_chunks": 2, "protocol": "joader"}
         orders.append(joader)
-        orders += [order | {"part": rng.randint(2, 4)} for order in orders]
+        orders += [order | {"part": rng.randint(2, 4) * rng.choice([1, 1, -2])} for order in orders]
         if rng.random() < 0.5:  # jobs that share
             some = joader if rng.random() < 0.6 else shared
             orders = [some, some, some | {"part": rng.randint(2, 4)}]

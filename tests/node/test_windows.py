@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.decide.state import windowed
-from brand.node.decide.state.states import HELD
+from brand.node.decide.state.states import GONE, HELD
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.wire.numbers import RunNumber
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
 from tests.node.test_core import draw
@@ -25,6 +27,8 @@ SAMPLES = 240
 ORDER: dict[str, Any] = {"group_chunks": 5, "stripe": 4, "seed": 1}
 PLANNED = Order("0" * 32, SAMPLES, 8, 1, StripePolicy(5, 4))
 """The same."""
+PARTS = (None, 3, -7, -100)
+"""Subsets, as `World.register` takes them: all samples, most, a few, and two or three of all."""
 NAMES = ("FIRST", "MOST", "BEHIND", "MOST_PLACES")
 SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 1 << 16)]
 """Positions of the first window, of the largest one, behind the draws that stay known, and of which windows begin at a
@@ -42,17 +46,27 @@ def world(pages: int = SAMPLES // 3, *, whole: bool = False) -> World:
     return World([96] * SAMPLES, 8, pages + 1, depth=1, whole=whole)
 
 
+def places_of(part: int | None) -> list[int]:
+    """The places of a subset."""
+    return [place for place in range(SAMPLES) if part is None or (place % part == 0) == (part < 0)]
+
+
+def draws_of(part: int | None) -> int:
+    """The samples of a subset."""
+    return len(places_of(part))
+
+
 def epoch_of(world: World, run: int, epoch: int = 0) -> WindowedEpoch:
     found = world.epochs()[RunNumber(run), epoch].epoch
     assert isinstance(found, WindowedEpoch)
     return found
 
 
-def reads_of(world: World, ranks: int, start: int, batch: int) -> list[list[int]]:
+def reads_of(world: World, ranks: int, start: int, batch: int, part: int | None) -> list[list[int]]:
     """The places of each read while ranks draw an epoch from a position on, in turns."""
-    run = 0
+    run, draws = 0, draws_of(part)
     for rank in range(ranks):
-        run = world.register(1 + rank, **ORDER)
+        run = world.register(1 + rank, **ORDER, part=part)
         world.begin(1 + rank, run, 0, start, rank=rank, replicas=ranks)
     reads: list[list[int]] = []
     finish_read = world.finish_read
@@ -63,57 +77,76 @@ def reads_of(world: World, ranks: int, start: int, batch: int) -> list[list[int]
 
     world.finish_read = finish  # type: ignore[method-assign]
     world.settle()
-    for first in range(start, SAMPLES, batch * ranks):
+    for first in range(start, draws, batch * ranks):
         for rank in range(ranks):
-            positions = range(first + rank, min(SAMPLES, first + batch * ranks), ranks)
+            positions = range(first + rank, min(draws, first + batch * ranks), ranks)
             if len(positions):
                 assert draw(world, 1 + rank, run, 0, positions) == 1.0
     return reads
 
 
 @pytest.mark.usefixtures("small")
-@examples(8)
-@given(ranks=st.integers(1, 3), start=st.integers(0, SAMPLES - 1), batch=st.integers(1, 9))
-def test_the_reads_are_those_of_the_whole_plan(ranks: int, start: int, batch: int) -> None:
+@examples(12)
+@given(ranks=st.integers(1, 3), at=st.floats(0, 1), batch=st.integers(1, 9), part=st.sampled_from(PARTS))
+def test_the_reads_are_those_of_the_whole_plan(ranks: int, at: float, batch: int, part: int | None) -> None:
     """The same samples, each read once; in the same order, but for those that are due when the job begins."""
-    start -= start % ranks
-    found, expected = (reads_of(world(SAMPLES, whole=whole), ranks, start, batch) for whole in (False, True))
+    start = int(at * (draws_of(part) - 1)) // ranks * ranks
+    found, expected = (reads_of(world(SAMPLES, whole=whole), ranks, start, batch, part) for whole in (False, True))
     assert sorted(found) == sorted(expected)
     if not start:
         assert found == expected
-    assert sorted(place for places in found for place in places) == sorted(PLANNED.plan(0).sample_of[start:].tolist())
+    mask = np.isin(np.arange(SAMPLES), places_of(part))
+    plan = replace(PLANNED, subset=Subset.of(mask)).plan(0)
+    assert sorted(place for places in found for place in places) == sorted(plan.sample_of[start:].tolist())
 
 
 @pytest.mark.usefixtures("small")
-def test_a_job_goes_on_at_every_position() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_a_job_goes_on_at_every_position(part: int | None) -> None:
     """Without a direct read."""
-    for start in range(0, SAMPLES, 7):
+    draws = draws_of(part)
+    for start in range(0, draws, 7):
         made = world()
-        run = made.register(1, **ORDER)
+        run = made.register(1, **ORDER, part=part)
         made.begin(1, run, 0, start)
-        assert draw(made, 1, run, 0, range(start, SAMPLES)) == 1.0
+        assert draw(made, 1, run, 0, range(start, draws)) == 1.0
 
 
 @pytest.mark.usefixtures("small")
-def test_positions_in_any_order() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_positions_in_any_order(part: int | None) -> None:
     """As with the whole plan: each draw is answered, whatever it asks for."""
     made = world(SAMPLES)
-    run = made.register(1, **ORDER)
+    run = made.register(1, **ORDER, part=part)
     made.begin(1, run, 0)
-    positions = list(range(SAMPLES))
+    positions = list(range(draws_of(part)))
     random.Random(3).shuffle(positions)
     draw(made, 1, run, 0, positions, batch=40)
-    assert sorted(made.given[RunNumber(run), 0]) == list(range(SAMPLES))
+    assert sorted(made.given[RunNumber(run), 0]) == sorted(positions)
 
 
 @pytest.mark.usefixtures("small")
-def test_positions_that_are_drawn_again() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_positions_that_are_drawn_again(part: int | None) -> None:
     """A sampler repeats the first positions to fill up the last round, when these windows are forgotten."""
-    made = world()
-    run = made.register(1, **ORDER)
+    made, draws = world(), draws_of(part)
+    run = made.register(1, **ORDER, part=part)
     made.begin(1, run, 0)
-    draw(made, 1, run, 0, [*range(SAMPLES), 0, 1, 2])
-    assert sorted(made.given[RunNumber(run), 0]) == list(range(SAMPLES))
+    draw(made, 1, run, 0, [*range(draws), 0, 1])
+    assert sorted(made.given[RunNumber(run), 0]) == list(range(draws))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_samples_outside_the_subset_are_never_due(part: int) -> None:
+    """Nor are they held, when the epoch begins and when it has been drawn."""
+    made, others = world(), np.setdiff1d(np.arange(SAMPLES), places_of(part))
+    run = made.register(1, **ORDER, part=part)
+    made.begin(1, run, 0)
+    made.settle()
+    assert epoch_of(made, run).states.are(GONE, others).all()
+    draw(made, 1, run, 0, range(draws_of(part) - 1))
+    assert epoch_of(made, run).states.are(GONE, others).all()
 
 
 @pytest.mark.usefixtures("small")

@@ -288,7 +288,7 @@ class World:
     def register(
         self, client: int, name: str = "run", *, tag: int | None = None, turn: int | None = None, **order: Any
     ) -> RunNumber:
-        """Make a run known; its number. `part=k` draws all samples but each k-th."""
+        """Make a run known; its number. `part=k` draws all samples but each k-th, `part=-k` only each k-th."""
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
@@ -300,7 +300,8 @@ class World:
         left_out = facts.pop("part", None)
         wanted = Order.from_json(renewed(sizes | facts, epoch=0, begun=False))
         if left_out is not None and len(self.sizes) > 1:
-            wanted = replace(wanted, subset=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
+            mask = (np.arange(len(self.sizes)) % left_out == 0) == (left_out < 0)
+            wanted = replace(wanted, subset=Subset.of(mask))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run

@@ -167,22 +167,28 @@ def model_requests(
 
 @dataclass(frozen=True)
 class ModelStripe:
-    """A stripe of a group: `number` counts the group's stripes, chunk by chunk; the last of a chunk may be short."""
+    """A stripe of a group: `number` counts the group's stripes, chunk by chunk; the last of a chunk may be short.
+
+    `count` samples from `first` on are read, of which the `places` are of the subset, if there is one.
+    """
 
     number: int
     chunk: int
     first: int
     count: int
+    places: tuple[int, ...]
 
 
-def stripes_of_group(mapping: Mapping, stripe: int, group: int) -> list[ModelStripe]:
-    """The stripes of a group that have samples."""
+def stripes_of_group(mapping: Mapping, stripe: int, group: int, part: Sequence[bool] = ()) -> list[ModelStripe]:
+    """The stripes of a group that have samples. `part`: whether each place is in the subset, if there is one."""
     found, number = [], 0
     for chunk in range(group * mapping.group_chunks, (group + 1) * mapping.group_chunks):
         for first in range(0, mapping.chunk_size, stripe):
-            count = min(stripe, mapping.chunk_size - first, length_of_chunk(mapping, chunk) - first)
-            if count > 0:
-                found.append(ModelStripe(number, chunk, first, count))
+            count, begin = min(stripe, length_of_chunk(mapping, chunk) - first), chunk * mapping.chunk_size
+            places = [place for place in range(begin + first, begin + first + count) if not part or part[place]]
+            if places:
+                span = places[-1] - places[0] + 1
+                found.append(ModelStripe(number, chunk, places[0] - begin, span, tuple(places)))
             number += 1
     return found
 
@@ -196,21 +202,28 @@ def model_tape(
 ) -> list[int]:
     """The places of a group in tape order: the formula of the order, sample by sample, in whole numbers.
 
-    `mates(number)` are `stripe` random words of 64 bits for a stripe. The high bits of the first `count` of them, put
-    in ascending order, are the ranks: the sample whose word is the `k`-th smallest has rank `k`. `parts(number)` are
-    words whose first bits are the digits of the `u` that goes with each rank.
+    `mates(number)` are `stripe` random words of 64 bits for a stripe. The high bits of the first of them, one for
+    each sample, put in ascending order, are the ranks: the sample whose word is the `k`-th smallest has rank `k`.
+    `parts(number)` are words whose first bits are the digits of the `u` that goes with each rank.
     """
-    window, bits = 2 * mapping.chunk_size - stripe, max(0, min(20, 56 - 2 * mapping.chunk_size.bit_length()))
+    bits = max(0, min(20, 56 - 2 * mapping.chunk_size.bit_length()))
+    chunks = {
+        one.chunk // mapping.group_chunks * mapping.group_chunks + k
+        for one in in_order
+        for k in range(mapping.group_chunks)
+    }
+    stored, drawn = sum(length_of_chunk(mapping, chunk) for chunk in chunks), sum(len(one.places) for one in in_order)
+    window = -(-(2 * mapping.chunk_size - stripe) * drawn // stored) if stored else 0
     low = 1 << max(0, stripe - 1).bit_length()
     keyed: list[tuple[int, int, int]] = []
     before = 0
     for one in in_order:
-        word = mates(one.number)[: one.count]
-        for rank, sample in enumerate(sorted(range(one.count), key=lambda j: (word[j] // low, j))):
+        word, count = mates(one.number), len(one.places)
+        for rank, sample in enumerate(sorted(range(count), key=lambda j: (word[j] // low, j))):
             u = parts(one.number)[rank] >> (64 - bits)
-            key = (before << bits) + window * ((rank << bits) + u) // one.count
-            keyed.append((key, len(keyed), one.chunk * mapping.chunk_size + one.first + sample))
-        before += one.count
+            key = (before << bits) + window * ((rank << bits) + u) // count
+            keyed.append((key, len(keyed), one.places[sample]))
+        before += count
     return [place for *_, place in sorted(keyed)]
 
 
@@ -238,6 +251,19 @@ def mappings(draw: st.DrawFn, most: int = 150, largest_chunk: int = 12) -> Mappi
     samples, size = draw(st.integers(1, most)), draw(st.integers(1, largest_chunk))
     chunks = -(-samples // size)
     return Mapping(samples, size, draw(st.one_of(st.integers(1, chunks), st.just(chunks), st.just(chunks + 1))))
+
+
+@st.composite
+def masks(draw: st.DrawFn, samples: int) -> NDArray[np.bool_]:
+    """Subsets: few samples, many, neighbours, all; at least one."""
+    first, end = sorted((draw(st.integers(0, samples)), draw(st.integers(0, samples))))
+    some = draw(st.lists(st.integers(0, samples - 1), max_size=10))
+    mask = np.zeros(samples, np.bool_)
+    mask[first:end] = True
+    if draw(st.booleans()):
+        mask[:: draw(st.integers(1, 9))] ^= True
+    mask[[*some, draw(st.integers(0, samples - 1))]] = True
+    return mask
 
 
 seeds = st.one_of(st.integers(0, 1000), st.integers(0, 2**128 - 1))

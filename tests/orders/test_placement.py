@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.placement import (
     CachedUnits,
     choose_cached,
@@ -23,7 +24,7 @@ from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
-from tests.orders.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
+from tests.orders.models import masks, model_memory, sized_plans, small_orders, stripes_of_group, table_of
 from tests.rounds import examples
 
 
@@ -196,6 +197,10 @@ def test_units_have_the_samples_of_their_stripe(samples: int, chunk_size: int, u
     assert unit_sums(mapping, size_of, unit).tolist() == [int(size_of[places].sum()) for places in stripes]
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(stripes), max_size=len(stripes))))
     expected = sorted(place for places, one in zip(stripes, chosen.tolist(), strict=True) if one for place in places)
+    mask = data.draw(masks(samples))
+    assert unit_lengths(mapping, unit, Subset.of(mask)).tolist() == [int(mask[places].sum()) for places in stripes]
+    some = CachedUnits(mapping, unit, chosen, Subset.of(mask)).part()
+    assert np.flatnonzero(some).tolist() == [place for place in expected if mask[place]]
     units = CachedUnits(mapping, unit, chosen)
     assert np.flatnonzero(units.part()).tolist() == expected
     first = data.draw(st.integers(0, samples))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from brand.orders.base.joins import LEAST_PACE, Join, alone
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
-from brand.orders.base.plan import EpochPlan, Track, read_of_sample
+from brand.orders.base.plan import EpochPlan, Track, narrowed, read_of_sample
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy, follow, lap_of
 from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
@@ -54,12 +54,13 @@ def same(one: EpochPlan, other: EpochPlan) -> bool:
 @given(data_sets(), st.integers(0, 5))
 @examples(50)
 def test_a_job_alone_plans_as_stripes_do(sizes: tuple[Mapping, int, NDArray[np.bool_] | None], epoch: int) -> None:
-    """To the bit: draws, reads and deadlines, with a part and without."""
+    """To the bit: draws, reads and deadlines. A part is the rest of the plan of all, without the others."""
     mapping, stripe, part = sizes
     order = order_of(mapping, stripe, part)
-    plain = replace(order, policy=StripePolicy(mapping.group_chunks, stripe))
-    assert same(order.plan(epoch), plain.plan(epoch))
-    assert same(order.plan(epoch + 1, alone(epoch)), plain.plan(epoch))
+    plain = replace(order, policy=StripePolicy(mapping.group_chunks, stripe), subset=None).plan(epoch)
+    expected = plain if part is None else narrowed(plain, part)
+    assert same(order.plan(epoch), expected)
+    assert same(order.plan(epoch + 1, alone(epoch)), expected)
 
 
 @given(data_sets(), st.data())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,16 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import EpochPlan, memory_over_time
+from brand.orders.base.part import Subset
+from brand.orders.base.plan import EpochPlan, memory_over_time, read_of_sample
 from brand.orders.base.random import RandomStream, bits, permutation, words_at
 from brand.orders.policies import windows
 from brand.orders.policies.stripe_policy import plan_stripes
+from brand.orders.policies.windows import StripeWindows
 from tests.orders.models import (
     ModelStripe,
     Read,
     epochs,
     mappings,
+    masks,
     model_deadlines,
+    model_memory,
     model_tape,
     reads_of,
     seeds,
@@ -34,16 +38,33 @@ from tests.rounds import examples
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes and a stream of random numbers."""
+    """Sizes and a stream of random numbers. `part`: whether each place is in the subset, if there is one."""
 
     mapping: Mapping
     stripe: int
     seed: int
     epoch: int
+    part: tuple[bool, ...] = ()
+
+    @property
+    def subset(self) -> Subset | None:
+        return Subset.of(np.array(self.part)) if self.part else None
+
+    @property
+    def places(self) -> list[int]:
+        """The places that are drawn, ascending."""
+        return [place for place in range(self.mapping.samples) if not self.part or self.part[place]]
+
+    def windows(self) -> StripeWindows:
+        return StripeWindows(self.mapping, self.stripe, self.seed, self.epoch, self.subset)
 
     def plan(self) -> EpochPlan:
         """The plan of the case."""
-        return plan_stripes(self.mapping, self.stripe, self.seed, self.epoch)
+        return self.windows().whole()
+
+    def stripes(self, group: int) -> list[ModelStripe]:
+        """The group's stripes as they are stored."""
+        return stripes_of_group(self.mapping, self.stripe, group, self.part)
 
     @property
     def width(self) -> int:
@@ -65,8 +86,7 @@ class Case:
         padded = -(-self.width // 4) * 4
         word = bits(padded, self.seed, RandomStream.STRIPE_ORDER, self.epoch, first=group * padded).tolist()
         low = 1 << max(0, self.width - 1).bit_length()
-        found = stripes_of_group(self.mapping, self.stripe, group)
-        return sorted(found, key=lambda one: (word[one.number] // low, one.number))
+        return sorted(self.stripes(group), key=lambda one: (word[one.number] // low, one.number))
 
     def tape(self, group: int) -> list[int]:
         """The group's places in tape order."""
@@ -76,12 +96,15 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Any sizes."""
+    """Any sizes; all samples, or a subset."""
     mapping = draw(mappings())
-    return Case(mapping, draw(st.integers(1, mapping.chunk_size)), draw(seeds), draw(epochs))
+    part = draw(st.one_of(st.just(()), masks(mapping.samples).map(lambda mask: tuple(mask.tolist()))))
+    return Case(mapping, draw(st.integers(1, mapping.chunk_size)), draw(seeds), draw(epochs), part)
 
 
 LARGE = Case(Mapping(5000, 48, 7), 5, 11, 3)
+SOME = replace(LARGE, part=tuple(place % 3 > 0 and place % 1000 < 900 for place in range(5000)))
+"""A subset of it. Some chunks are not read."""
 
 
 def drawn_by_group(plan: EpochPlan) -> list[list[int]]:
@@ -121,34 +144,52 @@ def test_deadlines_are_those_of_the_model(case: Case) -> None:
     """A group's stripes are read in their order, each as late as its own first draw and those behind it allow."""
     plan = case.plan()
     drawn_at = {place: position for position, place in enumerate(plan.sample_of.tolist())}
-    size = case.mapping.chunk_size
     for group, reads in enumerate(read_by_group(plan)):
         in_order = case.in_order(group)
-        due = model_deadlines(
-            in_order, lambda one: min(drawn_at[one.chunk * size + one.first + k] for k in range(one.count))
-        )
+        due = model_deadlines(in_order, lambda one: min(drawn_at[place] for place in one.places))
         assert ranges(reads) == [(one.chunk, one.first, one.count) for one in in_order]
         assert [read.deadline for read in reads] == due
 
 
-def test_a_plan_of_some_size_is_that_of_the_model() -> None:
+@pytest.mark.parametrize("case", [LARGE, SOME], ids=["all", "subset"])
+def test_a_plan_of_some_size_is_that_of_the_model(case: Case) -> None:
     """The same with 15 groups of 70 stripes, of which the last of each chunk and the last chunk are short."""
-    plan = LARGE.plan()
-    assert drawn_by_group(plan) == [LARGE.tape(group) for group in range(LARGE.mapping.groups)]
+    plan = case.plan()
+    assert drawn_by_group(plan) == [case.tape(group) for group in range(case.mapping.groups)]
     for group, reads in enumerate(read_by_group(plan)):
-        assert ranges(reads) == [(one.chunk, one.first, one.count) for one in LARGE.in_order(group)]
+        assert ranges(reads) == [(one.chunk, one.first, one.count) for one in case.in_order(group)]
 
 
 @pytest.mark.slow
 @given(cases())
 def test_every_stripe_is_read_exactly_once(case: Case) -> None:
-    """The reads of an epoch are the stripes of all chunks, whole, no more."""
+    """The reads of an epoch are the stripes of all chunks, whole, no more; of a subset, those that have samples of it.
+
+    They hold these samples, and span no others before the first or behind the last of them.
+    """
     expected = [
-        (one.chunk, one.first, one.count)
+        ((one.chunk, one.first, one.count), one.places)
         for group in range(case.mapping.groups)
-        for one in stripes_of_group(case.mapping, case.stripe, group)
+        for one in case.stripes(group)
     ]
-    assert sorted(ranges(reads_of(case.plan()))) == expected
+    assert sorted(((read.chunk, read.first, read.count), read.held) for read in reads_of(case.plan())) == expected
+
+
+@pytest.mark.slow
+@given(cases())
+def test_each_sample_of_a_subset_is_drawn_once_and_is_in_one_read(case: Case) -> None:
+    """No others are. A subset of all samples has the plan of all samples."""
+    plan = case.plan()
+    assert sorted(plan.sample_of.tolist()) == case.places
+    read_of = read_of_sample(plan)
+    assert np.flatnonzero(read_of >= 0).tolist() == case.places
+    assert all(place in plan.places_held(read_of[place]) for place in case.places)
+    of_all = replace(case, part=(True,) * case.mapping.samples).plan()
+    expected = replace(case, part=()).plan()
+    assert of_all.sample_of.tolist() == expected.sample_of.tolist()
+    assert table_of(of_all).tolist() == table_of(expected).tolist()
+    sizes = np.arange(case.mapping.samples) % 7
+    assert memory_over_time(plan, sizes).tolist() == model_memory(plan, sizes.tolist())
 
 
 @pytest.mark.slow
@@ -173,10 +214,10 @@ def test_reads_are_sorted_and_those_of_a_group_keep_its_stripe_order(case: Case)
 @pytest.mark.slow
 @given(cases())
 def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
-    """Position after position, the group is that of the epoch's permutation of all places."""
+    """Position after position, the group is that of the epoch's permutation of all places that are drawn."""
     size = case.mapping.chunk_size * case.mapping.group_chunks
-    access = permutation(case.mapping.samples, case.seed, RandomStream.ACCESS, case.epoch)
-    assert [a // size for a in access.tolist()] == [s // size for s in case.plan().sample_of.tolist()]
+    access = permutation(len(case.places), case.seed, RandomStream.ACCESS, case.epoch)
+    assert [case.places[a] // size for a in access.tolist()] == [s // size for s in case.plan().sample_of.tolist()]
 
 
 @pytest.mark.parametrize("block", [1, 335, 336, 337, 700, 1 << 30])
@@ -195,7 +236,8 @@ def test_the_order_within_a_group_is_the_same_when_more_groups_follow(case: Case
     """Tape and stripe order of every whole group depend on seed, epoch and group only, not on the number of groups."""
     mapping = case.mapping
     longer = Mapping(mapping.samples + more, mapping.chunk_size, mapping.group_chunks)
-    few, many = case.plan(), plan_stripes(longer, case.stripe, case.seed, case.epoch)
+    few = case.plan()
+    many = replace(case, mapping=longer, part=(*case.part, *[True] * more) if case.part else ()).plan()
     whole = mapping.samples // mapping.group_size
     assert drawn_by_group(few)[:whole] == drawn_by_group(many)[:whole]
     for reads, same in zip(read_by_group(few)[:whole], read_by_group(many)[:whole], strict=True):

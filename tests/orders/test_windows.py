@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from brand.orders.base import access
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan
 from brand.orders.policies import tapes, windows
 from brand.orders.policies.stripe_policy import plan_stripes
@@ -27,6 +29,15 @@ LARGE = Mapping(2_500_000, 1024, 16)
 """Three parts of the access sequence, of which the tree has four."""
 
 
+PARTS: dict[str, tuple[bool, ...]] = {
+    "all": (),
+    "one": tuple(place == 77 for place in range(130)),
+    "few": tuple(place % 16 == 5 for place in range(130)),
+    "some": tuple(place % 3 > 0 and not 30 <= place < 60 for place in range(130)),
+}
+"""Subsets of 130 samples: without the samples of some stripes, chunks and groups."""
+
+
 @pytest.fixture(params=[(5, 3, 1), (40, 16, 1 << 22)], ids=["small", "medium"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, blocks, and tables of stripes of these sizes, so that small epochs have many."""
@@ -34,11 +45,6 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(access, "PART", most)
     monkeypatch.setattr(windows, "_AT_ONCE", at_once)
     monkeypatch.setattr(tapes, "_LEAST_KEPT", kept)
-
-
-def windows_of(case: Case) -> StripeWindows:
-    """The windows of a case."""
-    return StripeWindows(case.mapping, case.stripe, case.seed, case.epoch)
 
 
 def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
@@ -58,15 +64,12 @@ def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> No
     reads, drawn = plan.reads, np.zeros(plan.mapping.samples, np.bool_)
     assert reads is not None
     drawn[plan.sample_of[:position]] = True
-    due = [range(*plan.places_read(number)) for number in range(np.count_nonzero(reads["deadline"] < position))]
-    left = [places for places in due if not drawn[places].all()]
+    numbers = range(np.count_nonzero(reads["deadline"] < position))
+    left = [number for number in numbers if not drawn[plan.places_held(number)].all()]
     open_reads = found.open_reads(position)
-    starts = open_reads.reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + open_reads.reads["first"]
-    ends = starts + open_reads.reads["count"]
-    opened = [range(*span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
-    assert sorted(opened, key=min) == sorted(left, key=min)
+    assert sorted(row[1:] for row in open_reads.reads.tolist()) == sorted(reads[n].tolist()[1:] for n in left)
     assert (open_reads.reads["deadline"] == position).all()
-    places = sorted(place for span in left for place in span if drawn[place])
+    places = sorted(place for number in left for place in plan.places_held(number).tolist() if drawn[place])
     assert sorted(open_reads.drawn.tolist()) == places
 
 
@@ -76,37 +79,47 @@ def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> No
 @given(cases(), st.randoms(use_true_random=False))
 def test_windows_are_parts_of_the_plan(case: Case, rng: random.Random) -> None:
     """One after another, and in any order; of windows that have made others before, and of new ones."""
-    plan, draws = case.plan(), case.mapping.samples
+    plan, draws = case.plan(), len(case.places)
     cuts = sorted({0, draws, *(rng.randint(0, draws) for _ in range(5))})
     pieces = list(itertools.pairwise(cuts))
-    found = windows_of(case)
+    found = case.windows()
     for first, end in pieces:
         check(found, plan, first, end)
     rng.shuffle(pieces)
     for first, end in pieces:
         check(found, plan, first, end)
-        check(windows_of(case), plan, first, end)
+        check(case.windows(), plan, first, end)
+
+
+RESUMED = Case(Mapping(130, 8, 3), 3, 5, 2)
 
 
 @pytest.mark.usefixtures("small")
-def test_a_run_resumes_at_every_position() -> None:
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_a_run_resumes_at_every_position(part: tuple[bool, ...]) -> None:
     """Windows that begin there have all that is left of the plan."""
-    case = Case(Mapping(130, 8, 3), 3, 5, 2)
-    plan = case.plan()
-    for position in range(case.mapping.samples + 1):
-        check(windows_of(case), plan, position, case.mapping.samples)
+    case = replace(RESUMED, part=part)
+    plan, draws = case.plan(), len(case.places)
+    for position in range(draws + 1):
+        check(case.windows(), plan, position, draws)
+
+
+def test_a_window_whose_groups_are_at_different_stripes() -> None:
+    """The reads of a group that is at its last stripes are not those of the groups behind it."""
+    case = Case(Mapping(34, 6, 5), 1, 5998, 2)
+    check(case.windows(), case.plan(), 24, 27)
 
 
 @pytest.mark.slow
 def test_a_run_resumes_at_random_positions_of_a_large_epoch() -> None:
     """At 200 positions of 2.5 million, and at the ends of the parts of the access sequence."""
     case = Case(LARGE, 64, 1, 3)
-    plan, found, rng = case.plan(), windows_of(case), random.Random(4)
+    plan, found, rng = case.plan(), case.windows(), random.Random(4)
     assert found.access.depth == 2
     ends = [found.access.part(number).end for number in range(4)]
     places = [rng.randrange(LARGE.samples) for _ in range(200)]
     for position in [*places, *(end - 1 for end in ends), *ends[:-1]]:
-        check(found if position % 4 else windows_of(case), plan, position, min(position + 700, LARGE.samples))
+        check(found if position % 4 else case.windows(), plan, position, min(position + 700, LARGE.samples))
 
 
 @pytest.mark.slow
@@ -114,7 +127,7 @@ def test_a_run_resumes_at_random_positions_of_a_large_epoch() -> None:
 @given(cases(), st.data())
 def test_any_part_of_any_tape_is_that_of_the_model(case: Case, data: st.DataObject) -> None:
     """Also of some groups only, and of no draws. `opened` is behind the stripes of all draws before."""
-    found = StripeTapes(case.mapping, case.stripe, case.seed, case.epoch)
+    found = StripeTapes(case.mapping, case.stripe, case.seed, case.epoch, case.subset)
     some = data.draw(st.sets(st.integers(0, case.mapping.groups - 1), min_size=1))
     groups = np.array(sorted(some))
     before = np.array([data.draw(st.integers(0, int(found.sizes[group]))) for group in groups])
@@ -124,8 +137,7 @@ def test_any_part_of_any_tape_is_that_of_the_model(case: Case, data: st.DataObje
     for group, first, count in zip(groups.tolist(), before.tolist(), counts.tolist(), strict=True):
         tape, in_order = case.tape(group), case.in_order(group)
         places += tape[first : first + count]
-        size = case.mapping.chunk_size
-        number = {one.chunk * size + one.first + k: n for n, one in enumerate(in_order) for k in range(one.count)}
+        number = {place: n for n, one in enumerate(in_order) for place in one.places}
         opened.append(max((number[place] + 1 for place in tape[:first]), default=0))
     assert part.places.tolist() == places
     assert part.opened.tolist() == opened
@@ -140,10 +152,13 @@ def test_the_largest_keys_fit_in_a_word(chunk_size: int) -> None:
         assert len(np.unique(StripeWindows(mapping, stripe, 0, 1).window(0, mapping.samples).sample_of)) == 1 << 20
 
 
-def test_windows_of_a_hundred_million_take_memory_for_a_window() -> None:
-    """And a little for each group and stripe: less than a byte a sample."""
+@pytest.mark.parametrize("all_samples", [True, False], ids=["all", "subset"])
+def test_windows_of_a_hundred_million_take_memory_for_a_window(all_samples: bool) -> None:
+    """And a little for each group and stripe: less than a byte a sample, in a subset of nine tenths, too."""
+    bits = bytes([255, 255, 255, 255, 0b11110000]) * 2_500_000
+    subset = None if all_samples else Subset(100_000_000, bits)
     tracemalloc.start()
-    found = StripeWindows(Mapping(100_000_000, 8192, 16), 1024, 0, 1)
+    found = StripeWindows(Mapping(100_000_000, 8192, 16), 1024, 0, 1, subset)
     found.window(50_000_000, 50_004_096)
     assert tracemalloc.get_traced_memory()[1] < 100_000_000
     tracemalloc.stop()
@@ -165,4 +180,4 @@ def test_windows_of_a_large_order_never_change() -> None:
 def test_a_plan_is_its_windows() -> None:
     """`plan_stripes` is the window of a whole epoch."""
     case = Case(Mapping(500, 16, 3), 4, 1, 1)
-    check(windows_of(case), plan_stripes(case.mapping, case.stripe, case.seed, case.epoch), 0, 500)
+    check(case.windows(), plan_stripes(case.mapping, case.stripe, case.seed, case.epoch), 0, 500)

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -86,11 +86,16 @@ def test_memory_and_cache_folder_are_for_the_part(
             assert data_set.stats()["cache"]["cached"] == third.sum()
 
 
-def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:
-    """So two parts of one data set and seed draw their samples in the same order."""
-    data_set = BrandDataset(small, order="stripes")
+@pytest.mark.parametrize("name", ["uniform", "slots"])
+def test_the_order_is_that_of_all_without_the_others(small: Path, name: Literal["uniform", "slots"]) -> None:
+    """So two parts of one data set and seed draw their samples in the same order. `stripes` has one for each part."""
+    data_set = BrandDataset(small, order=name)
     whole = planned(small, data_set._source.port.order(3), 2)
     assert planned(small, data_set._source.port.order(3, MASK), 2) == [index for index in whole if MASK[index]]
+
+
+def test_the_part_of_all_samples_has_their_order(small: Path) -> None:
+    data_set = BrandDataset(small, order="stripes")
     assert data_set._source.port.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.port.order(3)
 
 

@@ -1,8 +1,7 @@
 """Which samples does a run draw if it does not draw all: for example those with some labels, or four of five folds?
 
-A subset is a set of places. Its plan is the plan of the whole data set without the other samples: the fetched samples
-keep their order, and each read shrinks to the span that holds samples of the subset. So positions are 0 to (samples of
-the subset) - 1. Pure.
+A subset is a set of places, with a bit for each place of the data set. Positions of an epoch are 0 to (samples of the
+subset) - 1. Pure.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.plan import EpochPlan, planned_by, read_of_sample
+from brand.orders.base.random import BLOCK
 
 ONE_NODE: Final = (
     "several nodes do not fetch a subset of a data set together with order='slots': give order='stripes', or "
     "convert these samples to a data set of their own"
 )
 """The reason to refuse an order of a subset whose plans depend on the nodes."""
+_WORD_BYTES: Final = 8
 
 
 def named(digest: Any) -> str:
@@ -65,7 +65,57 @@ class Subset:
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Whether each place belongs to the subset, shape (samples,)."""
-        return np.unpackbits(np.frombuffer(self.bits, np.uint8), count=self.samples, bitorder="little").view(np.bool_)
+        return self.part(0, self.samples)
+
+    def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return whether each of these places belongs to the subset."""
+        found: NDArray[np.bool_] = np.frombuffer(self.bits, np.uint8)[places >> 3] >> (places & 7) & 1 != 0
+        return found
+
+    def part(self, first: int, end: int) -> NDArray[np.bool_]:
+        """Return whether each of the places `first` to `end` - 1 belongs to the subset."""
+        bits = np.frombuffer(self.bits, np.uint8)[first // 8 : -(-end // 8)]
+        return np.unpackbits(bits, bitorder="little")[first % 8 : first % 8 + end - first].view(np.bool_)
+
+    def places(self, first: int, end: int) -> NDArray[np.intp]:
+        """Return the samples of the subset among the places `first` to `end` - 1."""
+        return first + np.flatnonzero(self.part(first, end))
+
+    def counts(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many samples of the subset are at places `first` to `end` - 1, for each of some spans."""
+        words = np.frombuffer(self.bits + bytes(_WORD_BYTES + -len(self.bits) % _WORD_BYTES), "<u8")
+        before = np.zeros(len(words), np.int64)  # the samples before each word
+        np.cumsum(np.bitwise_count(words[:-1]), out=before[1:])
+
+        def before_place(places: NDArray[np.int64]) -> NDArray[np.int64]:
+            low = (np.uint64(1) << (places & 63).astype(np.uint64)) - np.uint64(1)
+            found: NDArray[np.int64] = before[places >> 6] + np.bitwise_count(words[places >> 6] & low)
+            return found
+
+        return before_place(end) - before_place(first)
+
+    def members(self, first: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the samples of the subset among `count` places from `first` on, for each of some spans.
+
+        Returns the span of each sample, by its index, and its place; span after span, the places of each ascending.
+        """
+        bits, before = np.frombuffer(self.bits, np.uint8), first & 7
+        width = (int((before + count).max(initial=0)) + 7) // 8  # bytes of a span
+        spans, places = [np.arange(0)], [np.arange(0)]
+        for start in range(0, len(first), step := max(1, BLOCK // max(1, width))):
+            some = slice(start, start + step)
+            mask = np.unpackbits(
+                bits.take((first[some] >> 3)[:, None] + np.arange(width), mode="clip"), bitorder="little"
+            )
+            found = np.flatnonzero(mask.view(np.bool_))
+            span = found // (8 * width)
+            place = found - 8 * width * span + (first[some] - before[some])[span]
+            if before[some].any() or (count[some] != 8 * width).any():  # then bits around a span are not of it
+                inside = (place >= first[some][span]) & (place < (first + count)[some][span])
+                span, place = span[inside], place[inside]
+            spans.append(start + span)
+            places.append(place)
+        return np.concatenate(spans), np.concatenate(places)
 
     def to_text(self) -> str:
         """Return the bits as a text for JSON."""
@@ -81,15 +131,3 @@ class Subset:
     @cached_property
     def _count(self) -> int:
         return int.from_bytes(self.bits).bit_count()
-
-
-def narrowed(plan: EpochPlan, mask: NDArray[np.bool_]) -> EpochPlan:
-    """Return the plan without the samples that `mask`, shape (samples,), excludes. The plan must not have `requests`.
-
-    A read is due when the first of its samples is drawn.
-    """
-    drawn = mask[plan.sample_of]
-    sample_of = plan.sample_of[drawn]
-    if plan.reads is None:
-        return EpochPlan(plan.mapping, sample_of, None)
-    return planned_by(plan.mapping, sample_of, np.where(mask, read_of_sample(plan), -1))

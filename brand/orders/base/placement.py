@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.dtypes import Mask, PackedMask, index_dtype
+from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, peak, read_of_sample
 from brand.orders.base.random import RandomStream, blocks, permutation
 
@@ -50,7 +51,7 @@ class CachedUnits:
     unit: int
     chosen: Mask
     """Whether each unit is chosen, shape (units,)."""
-    within: PackedMask | None = None
+    within: Subset | None = None
     """The samples that may be chosen. None if all may."""
 
     def at(self, places: NDArray[np.integer[Any]]) -> Mask:
@@ -211,12 +212,15 @@ def unit_at(mapping: Mapping, unit: int, places: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def unit_lengths(mapping: Mapping, unit: int) -> NDArray[np.int64]:
-    """Return the samples of each unit, shape (units,); 0 for a unit that the last chunk does not have."""
-    chunks, first = np.arange(mapping.chunks)[:, None], np.arange(0, mapping.chunk_size, unit)
-    end = np.minimum(chunks * mapping.chunk_size + np.minimum(first + unit, mapping.chunk_size), mapping.samples)
-    lengths: NDArray[np.int64] = np.maximum(0, end - chunks * mapping.chunk_size - first).ravel()
-    return lengths
+def unit_lengths(mapping: Mapping, unit: int, subset: Subset | None = None) -> NDArray[np.int64]:
+    """Return the samples of each unit, those of the subset if there is one, shape (units,).
+
+    0 for a unit that the last chunk does not have.
+    """
+    chunk, first = np.arange(mapping.chunks)[:, None] * mapping.chunk_size, np.arange(0, mapping.chunk_size, unit)
+    end = np.minimum(chunk + np.minimum(first + unit, mapping.chunk_size), mapping.samples).ravel()
+    first = np.minimum((chunk + first).ravel(), mapping.samples)
+    return end - first if subset is None else subset.counts(first, end)
 
 
 def unit_sums(mapping: Mapping, size_of: NDArray[Any], unit: int) -> NDArray[np.int64]:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import count_dtype, index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.random import blocks
+from brand.orders.base.part import Subset
+from brand.orders.base.random import BLOCK, blocks
 
 
 def read_dtype(mapping: Mapping) -> np.dtype[np.void]:
@@ -120,6 +121,16 @@ class PlanWindows(Protocol):
     def mapping(self) -> Mapping: ...
 
     @property
+    def subset(self) -> Subset | None:
+        """The samples that are drawn, and that the reads hold of those that they span; None if all are."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """The number of positions of the epoch."""
+        ...
+
+    @property
     def read_count(self) -> int:
         """The number of reads of the epoch."""
         ...
@@ -151,7 +162,7 @@ class EpochPlan:
     13 million such reads would take 156 MB.
     """
     held: NDArray[Any] | None = None
-    """Places that the reads hold in memory, read by read, shape (draws,); None if each read holds all that it reads."""
+    """Places that the reads hold in memory, read by read, shape (draws,); None if `subset` says which."""
     held_ends: NDArray[np.integer[Any]] | None = None
     """The end of the places of each read in `held`, shape (reads,)."""
     requests: PeerRequests | None = None
@@ -160,6 +171,8 @@ class EpochPlan:
     """The positions of the front, in a plan of `shared`; None in other plans."""
     grows: bool = False
     """Whether the order is decided while jobs draw (`growing`)."""
+    subset: Subset | None = None
+    """The samples that reads hold of those that they span; None if `held` lists them, or if reads hold all."""
 
     @property
     def shares(self) -> bool:
@@ -200,7 +213,8 @@ class EpochPlan:
 
     def places_held(self, number: int) -> NDArray[Any]:
         if self.held is None or self.held_ends is None:
-            return np.arange(*self.places_read(number))
+            first, end = self.places_read(number)
+            return np.arange(first, end) if self.subset is None else self.subset.places(first, end)
         start = int(self.held_ends[number - 1]) if number else 0
         return self.held[start : int(self.held_ends[number])]
 
@@ -231,6 +245,33 @@ def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.i
     return EpochPlan(mapping, sample_of, reads[order], held.astype(sample_of.dtype), held_ends)
 
 
+def narrowed(plan: EpochPlan, mask: NDArray[np.bool_]) -> EpochPlan:
+    """Return the plan without the samples that `mask`, shape (samples,), excludes. The plan must not have `requests`.
+
+    A read is due when the first of its samples is drawn.
+    """
+    drawn = mask[plan.sample_of]
+    sample_of = plan.sample_of[drawn]
+    if plan.reads is None:
+        return EpochPlan(plan.mapping, sample_of, None)
+    return planned_by(plan.mapping, sample_of, np.where(mask, read_of_sample(plan), -1))
+
+
+def held_by(
+    reads: NDArray[np.void], mapping: Mapping, subset: Subset | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places that these reads hold, read by read, and before them the read of each, by its index.
+
+    A read holds the samples of `subset` that it spans; if that is None, all that it spans.
+    """
+    first = reads["chunk"].astype(np.int64) * mapping.chunk_size + reads["first"]
+    counts = reads["count"].astype(np.int64)
+    if subset is not None:
+        return subset.members(first, counts)
+    of = np.repeat(np.arange(len(reads)), counts)
+    return of, np.arange(len(of)) + (first - np.cumsum(counts) + counts)[of]
+
+
 def read_of_sample(plan: EpochPlan) -> NDArray[Any]:
     """Return the number of the read of each place, shape (samples,); -1 if the place is not drawn."""
     reads, result = plan.reads, np.full(plan.mapping.samples, -1, np.int32)
@@ -239,6 +280,12 @@ def read_of_sample(plan: EpochPlan) -> NDArray[Any]:
         return result
     if plan.held is not None and plan.held_ends is not None:
         result[plan.held] = np.repeat(np.arange(len(reads), dtype=np.int32), np.diff(plan.held_ends, prepend=0))
+        return result
+    if plan.subset is not None:
+        step = max(1, BLOCK // plan.mapping.chunk_size)
+        for first in range(0, len(reads), step):
+            of, places = held_by(reads[first : first + step], plan.mapping, plan.subset)
+            result[places] = first + of
         return result
     first = reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + reads["first"]
     order = np.argsort(first)

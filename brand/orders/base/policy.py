@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.dtypes import Mask
-from brand.orders.base.joins import Join
+from brand.orders.base.joins import Join, alone
 from brand.orders.base.mapping import Mapping, chunks_per_group
-from brand.orders.base.part import ONE_NODE, narrowed
-from brand.orders.base.plan import EpochPlan, PlanWindows
+from brand.orders.base.part import ONE_NODE, Subset
+from brand.orders.base.plan import EpochPlan, PlanWindows, narrowed
 from brand.orders.base.tickets import MAX_POSITIONS
 
 OWNED_GROUPS: Final = 256
@@ -76,7 +75,7 @@ class Policy(ABC):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """Return the plan of one epoch."""
 
-    def windows(self, mapping: Mapping, seed: int, epoch: int) -> PlanWindows | None:  # noqa: ARG002 - most orders have none
+    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> PlanWindows | None:  # noqa: ARG002 - most orders have none
         """Return the plan of one epoch in windows; None if it can only be made as a whole."""
         return None
 
@@ -127,17 +126,17 @@ class Policy(ABC):
         """The rule by which jobs that share wait for each other; None if each job has its own speed."""
         return None
 
-    def drawn(self, mapping: Mapping, seed: int, epoch: int) -> Iterator[NDArray[Any]]:
+    def drawn(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> Iterator[NDArray[Any]]:
         """Yield the places in the order in which an epoch draws them, in parts if parts cost less memory."""
-        yield self.plan(mapping, seed, epoch).sample_of
+        yield self.plan_joined(mapping, seed, subset, alone(epoch)).sample_of
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
+    def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
         """Return the plan of an epoch of a job with these joins; a job that shares with no other job has one join.
 
-        `mask`: the places that the job draws, shape (samples,); None if it draws all.
+        `subset`: the samples that the job draws; None if it draws all.
         """
         plan = self.plan(mapping, seed, joins[0].lap)
-        return plan if mask is None else narrowed(plan, mask)
+        return plan if subset is None else narrowed(plan, subset.mask)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values. A field that has its default value is left out."""

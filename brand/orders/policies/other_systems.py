@@ -17,9 +17,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from brand.errors import UsageError, counted
-from brand.orders.base.dtypes import Mask, index_dtype
+from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, Track
 from brand.orders.base.policy import LockStep, OrderChoice, Policy, Setting, check_number
 from brand.orders.base.random import RandomStream, group_positions, permutation
@@ -157,8 +158,8 @@ class CoordlPolicy(LapPolicy):
     def lock_step(self) -> LockStep:
         return LockStep(self.jobs, self.window)
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
-        assert mask is None, "an order in lock step has no subset"
+    def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
+        assert subset is None, "an order in lock step has no subset"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))
 
@@ -210,8 +211,8 @@ class JoaderPolicy(UniformPolicy):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return replace(super().plan(mapping, seed, epoch), grows=True)
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
-        return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
+    def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
+        return replace(super().plan_joined(mapping, seed, subset, joins), grows=True)
 
     @property
     def common(self) -> Hashable:

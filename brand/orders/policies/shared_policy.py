@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import Mask
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import narrowed
-from brand.orders.base.plan import EpochPlan, Track, planned_by
+from brand.orders.base.part import Subset
+from brand.orders.base.plan import EpochPlan, Track, narrowed, planned_by
 from brand.orders.base.policy import OrderChoice, Setting, check_number
 from brand.orders.base.random import RandomStream, Words, bits, low_mask, ranked
 from brand.orders.policies.stripe_policy import LapPolicy, Stripes
@@ -57,8 +57,8 @@ class SharedPolicy(LapPolicy):
     def rejoins(self) -> bool:
         return bool(self.rejoin)
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
-        first, samples = joins[0], mapping.samples
+    def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
+        first, samples, mask = joins[0], mapping.samples, None if subset is None else subset.mask
         whole = self.plan(mapping, seed, first.lap)
         if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
             if mask is None:

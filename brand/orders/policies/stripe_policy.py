@@ -6,14 +6,16 @@ samples is the next one (`tapes`). Both depend on seed and epoch alone, so does 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 
 from brand.errors import UsageError
+from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping, chunks_per_group
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
@@ -42,8 +44,11 @@ class StripePolicy(FlatPolicy):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return plan_stripes(mapping, self.stripe, seed, epoch)
 
-    def windows(self, mapping: Mapping, seed: int, epoch: int) -> StripeWindows:
-        return StripeWindows(mapping, self.stripe, seed, epoch)
+    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> StripeWindows:
+        return StripeWindows(mapping, self.stripe, seed, epoch, subset)
+
+    def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
+        return self.windows(mapping, seed, subset, joins[0].lap).whole()
 
     def check_fits(self, mapping: Mapping) -> None:
         super().check_fits(mapping)

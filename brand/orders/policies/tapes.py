@@ -6,6 +6,9 @@ stripe, `u` is uniform in [0, 1), and `W = 2 * chunk_size - r`. The tape is a so
 apart, and hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size` samples of a
 group are in memory at a time.
 
+In an epoch of a subset, `s` and `r` count samples of the subset, and a stripe without any is not read. `W` is
+multiplied by the share of the group's samples that are in the subset, and so is the memory that they need.
+
 The key of a sample lies between two bounds that follow from `s` and `i` alone. So draws `c` to `c + d` of a tape have
 few candidates: about `d` samples of the stripes that overlap there. Only their keys are made, and sorted. A key is a
 whole number with `fraction_bits` bits behind the point, so that all machines make the same ones.
@@ -21,6 +24,8 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import count_dtype
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
+from brand.orders.base.placement import unit_lengths
 from brand.orders.base.random import BLOCK, RandomStream, bits, low_mask, ranked, words_at
 from brand.reprs import Reprs
 
@@ -91,22 +96,77 @@ class _Near:
     """The samples of these draws, group by group in the order of the draws, by their index, shape (draws,)."""
 
 
-class StripeTapes(Reprs, shows="stripe window"):
+@dataclass(frozen=True, slots=True)
+class StripeLayout:
+    """Where the samples of each stripe are stored. Stripes are numbered in this order, each chunk's as many."""
+
+    mapping: Mapping
+    stripe: int
+    subset: Subset | None
+    """The samples that belong to stripes; None if all do."""
+
+    @property
+    def per_chunk(self) -> int:
+        """Stripes of a chunk."""
+        return -(-self.mapping.chunk_size // self.stripe)
+
+    @property
+    def count(self) -> int:
+        """Stripes of all groups, as if each group had the same number."""
+        return self.mapping.groups * self.mapping.group_chunks * self.per_chunk
+
+    def first(self, stripes: Numbers) -> Numbers:
+        """Return the place at which each stripe begins, whether that sample is in the subset or not."""
+        chunk, number = np.divmod(stripes, self.per_chunk)
+        first: Numbers = chunk * self.mapping.chunk_size + number * self.stripe
+        return first
+
+    def lengths(self) -> Numbers:
+        """Return the samples of each stripe, shape (count,)."""
+        found, lengths = np.zeros(self.count, np.int64), unit_lengths(self.mapping, self.stripe, self.subset)
+        found[: len(lengths)] = lengths
+        return found
+
+    def spans(self, stripes: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the place of the first sample of each stripe, and the places from there to its last sample."""
+        first, step = self.first(stripes), max(1, BLOCK // self.stripe)
+        if self.subset is None:
+            return first, lengths
+        count = np.empty_like(first)
+        for start in range(0, len(stripes), step):
+            some = slice(start, start + step)
+            _, places = self.members(stripes[some])
+            ends = np.cumsum(lengths[some])
+            first[some] = places[ends - lengths[some]]
+            count[some] = places[ends - 1] + 1 - first[some]
+        return first, count
+
+    def members(self, stripes: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the stripe of each sample of the subset in these stripes, by its index, and the place of each."""
+        assert self.subset is not None
+        first, size = self.first(stripes), self.mapping.chunk_size
+        stored = np.minimum(np.minimum(self.stripe, size - first % size), self.mapping.samples - first)
+        return self.subset.members(first, stored)
+
+
+class StripeTapes(Reprs, shows="stripe stripes"):
     """The tapes of all groups in one epoch, with stripes of `stripe` samples; the last of a chunk may be shorter.
 
-    It holds a few numbers for each stripe, and the random order of as many stripes as are drawn from at a time.
+    With a subset, the samples of a stripe are those of the subset. It holds a few numbers for each stripe, and the
+    random order of as many stripes as are drawn from at a time.
     """
 
-    def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int) -> None:
+    def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int, subset: Subset | None = None) -> None:
         self.mapping, self.stripe, self._seed, self._epoch = mapping, stripe, seed, epoch
-        self.window = 2 * mapping.chunk_size - stripe
+        self._layout = layout = StripeLayout(mapping, stripe, subset)
         self._fraction = np.uint64(fraction_bits(mapping.chunk_size))
-        self._per_chunk = -(-mapping.chunk_size // stripe)
-        self._width = mapping.group_chunks * self._per_chunk
-        length = mapping.chunk_samples()[:, None] - np.arange(self._per_chunk) * stripe
-        length = np.clip(length, 0, stripe).reshape(mapping.groups, self._width)
+        self._width = mapping.group_chunks * layout.per_chunk
+        length = layout.lengths().reshape(mapping.groups, self._width)
         self.sizes: Numbers = length.sum(axis=1)
         """Samples of each group, shape (groups,)."""
+        stored = mapping.chunk_samples().reshape(mapping.groups, -1).sum(axis=1)
+        self._window: Numbers = np.maximum(1, -((stripe - 2 * mapping.chunk_size) * self.sizes // stored))
+        """`W` of each group, shape (groups,)."""
         self.stripes = int(np.count_nonzero(length))
         order = _reading_order(length, seed, epoch)
         length = np.take_along_axis(length, order, axis=1)
@@ -117,14 +177,16 @@ class StripeTapes(Reprs, shows="stripe window"):
         self._length: Numbers = length.ravel()
         self._start: Numbers = start.ravel()
         """Samples of its group before each stripe."""
-        self._span = int(self.sizes.max()) + self.window + 1
+        self._span = int((self.sizes + self._window).max()) + 1
         self._starts: Numbers = (start + first * self._span).ravel()
         """The same, ascending over all groups: each begins `_span` behind the one before it."""
         self._weights = np.append(0.0, np.cumsum(self._length * self._start.astype(np.float64)))
-        starts = self._starts[self._length > 0]
-        self._slack = int((np.searchsorted(starts, starts + self.window) - np.arange(len(starts))).max()) + 2
+        some = np.flatnonzero(self._length)
+        starts, windows = self._starts[some], self._window[some // self._width]
+        self._slack = int((np.searchsorted(starts, starts + windows) - np.arange(len(starts))).max()) + 2
         """More than the stripes with keys around any key."""
-        self._mates = StripeMates(stripe, len(self._stored), self._slack * mapping.groups, seed, epoch)
+        kept = self._slack * mapping.groups
+        self._mates = StripeMates(layout, int(self._length.max()), kept, seed, epoch)
 
     def part(self, groups: Numbers, before: Numbers, counts: Numbers) -> TapePart:
         """Return draws `before` to `before + counts` - 1 of each of some groups."""
@@ -138,7 +200,7 @@ class StripeTapes(Reprs, shows="stripe window"):
         is_open = near.number < near.opened[near.row]  # a stripe is read before those behind it
         some = np.flatnonzero(is_open & (near.cut < self._length[near.stripe]))
         row, stripe, cut = near.row[some], near.stripe[some], near.cut[some]
-        leads = self._start[stripe] + cut * self.window // self._length[stripe] - near.low[row]
+        leads = self._start[stripe] + cut * self._window[groups[row]] // self._length[stripe] - near.low[row]
         return OpenStripes(groups[row], near.number[some], leads, self._places(stripe, *_ranges(cut)))
 
     def _near(self, groups: Numbers, before: Numbers, counts: Numbers) -> _Near:
@@ -149,12 +211,12 @@ class StripeTapes(Reprs, shows="stripe window"):
         row, stripe = _ranges(begun - done)
         stripe += done[row]
         # Ranks below `first` have keys below `low`; those from `end` on have none below `high`.
-        start, length = self._start[stripe], self._length[stripe]
-        first = np.clip((low[row] - start) * length // self.window, 0, length)
-        end = np.clip(-((start - high[row]) * length // self.window), 0, length)
+        start, length, window = self._start[stripe], self._length[stripe], self._window[groups[row]]
+        first = np.clip((low[row] - start) * length // window, 0, length)
+        end = np.clip(-((start - high[row]) * length // window), 0, length)
         of, rank = _ranges(end - first)
         rank += first[of]
-        keys = self._keys(stripe, of, rank, np.repeat(low, begun - done))
+        keys = self._keys(stripe, of, rank, low[row], window)
         order = _sorted_rows(keys, row[of], len(groups))
         passed = self._passed(groups, done) + np.bincount(row, first, len(groups)).astype(np.int64)
         column, skipped = np.arange(order.shape[1]), (before - passed)[:, None]
@@ -166,10 +228,15 @@ class StripeTapes(Reprs, shows="stripe window"):
         return _Near(low, opened, row, stripe, number, cut, of, rank, drawn)
 
     def reads(self, groups: Numbers, stripes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return chunk, first sample and number of samples of stripes: numbers in the order their group reads them."""
+        """Return the chunk, the first sample and the number of samples that a read of each stripe spans.
+
+        `stripes` are numbers in the order in which their group reads them. With a subset, the first and the last sample
+        of a span belong to it.
+        """
         numbers = groups * self._width + stripes
-        chunk, first = np.divmod(self._stored[numbers], self._per_chunk)
-        return chunk, first * self.stripe, self._length[numbers]
+        first, count = self._layout.spans(self._stored[numbers], self._length[numbers])
+        chunk, first = np.divmod(first, self.mapping.chunk_size)
+        return chunk, first, count
 
     def _places(self, stripe: Numbers, of: Numbers, rank: Numbers) -> Numbers:
         """Return the places of samples of these stripes. `of`: which of them, `rank`: in its random order."""
@@ -178,13 +245,14 @@ class StripeTapes(Reprs, shows="stripe window"):
         row_of = np.cumsum(used) - 1
         stored = self._stored[stripe[used]]
         mates, rows = self._mates.of(stored, self._length[stripe[used]])
-        chunk, first = np.divmod(stored, self._per_chunk)
-        place = chunk * self.mapping.chunk_size + first * self.stripe
-        found: Numbers = place[row_of[of]] + mates[rows[row_of[of]], rank]
+        found: Numbers = self._layout.first(stored)[row_of[of]] + mates[rows[row_of[of]], rank]
         return found
 
-    def _keys(self, stripe: Numbers, of: Numbers, rank: Numbers, low: Numbers) -> NDArray[np.uint64]:
-        """Return the keys of samples of these stripes, each relative to a key that is below all of its group's part."""
+    def _keys(self, stripe: Numbers, of: Numbers, rank: Numbers, low: Numbers, window: Numbers) -> NDArray[np.uint64]:
+        """Return the keys of samples of these stripes, each relative to a key that is below all of its group's part.
+
+        `low` and `window`: that key and `W`, for each stripe.
+        """
         words = words_at(
             self._stored[stripe][of] * self.stripe + rank, self._seed, RandomStream.STRIPE_KEYS, self._epoch
         )
@@ -192,14 +260,14 @@ class StripeTapes(Reprs, shows="stripe window"):
         words <<= self._fraction
         words >>= _HALF
         words |= rank.astype(np.uint64) << self._fraction
-        words *= np.uint64(self.window)
+        words *= window.astype(np.uint64)[of]
         words //= self._length[stripe].astype(np.uint64)[of]
-        words += (self._start[stripe] - low + self.window).astype(np.uint64)[of] << self._fraction
+        words += (self._start[stripe] - low + window).astype(np.uint64)[of] << self._fraction
         return words
 
     def _done(self, groups: Numbers, key: Numbers) -> Numbers:
         """Return the first stripe of each group that has keys from `key` on."""
-        found = np.searchsorted(self._starts, key - self.window + groups * self._span, "right")
+        found = np.searchsorted(self._starts, key - self._window[groups] + groups * self._span, "right")
         return np.maximum(found, groups * self._width)
 
     def _begun(self, groups: Numbers, key: Numbers) -> Numbers:
@@ -217,14 +285,15 @@ class StripeTapes(Reprs, shows="stripe window"):
         passed = self._passed(groups, done)
         overlapping = self._passed(groups, begun) - passed
         part = overlapping * key.astype(np.float64) - (self._weights[begun] - self._weights[done])
-        found: NDArray[np.float64] = passed + part / self.window
+        found: NDArray[np.float64] = passed + part / self._window[groups]
         return found
 
     def _key_at(self, groups: Numbers, draws: Numbers, *, above: bool) -> Numbers:
         """Return a key of each group with about so many keys below it: not more, or if `above` not fewer."""
-        most = self.sizes[groups] + self.window
+        window = self._window[groups]
+        most = self.sizes[groups] + window
         low = np.clip(draws - self.stripe - self._slack, 0, most)
-        high = np.clip(draws + self.window + self.stripe + self._slack, 0, most)
+        high = np.clip(draws + window + self.stripe + self._slack, 0, most)
         while (high - low > _NEAR).any():
             middle = (low + high) >> 1
             below = self._keys_below(groups, middle) < draws
@@ -232,13 +301,17 @@ class StripeTapes(Reprs, shows="stripe window"):
         return high if above else low
 
 
-class StripeMates(Reprs, shows="_stripe"):
-    """The random order of the samples of each stripe. Those that were used last are kept: as many as overlap."""
+class StripeMates(Reprs, shows="_layout"):
+    """The random order of the samples of each stripe. Those that were used last are kept: as many as overlap.
 
-    def __init__(self, stripe: int, stripes: int, kept: int, seed: int, epoch: int) -> None:
-        self._stripe, self._seed, self._epoch = stripe, seed, epoch
-        rows = min(stripes, max(kept, _LEAST_KEPT // stripe))
-        self._table = np.empty((rows, stripe), count_dtype(stripe))
+    `longest`: samples of the longest stripe.
+    """
+
+    def __init__(self, layout: StripeLayout, longest: int, kept: int, seed: int, epoch: int) -> None:
+        self._layout, self._longest, self._seed, self._epoch = layout, longest, seed, epoch
+        stripes = layout.count
+        rows = min(stripes, max(kept, _LEAST_KEPT // longest))
+        self._table = np.empty((rows, longest), count_dtype(layout.stripe))
         """The kept orders. The system gives a row memory when it is used for the first time."""
         self._row_of = np.full(stripes, -1, np.int32)
         self._owner = np.full(rows, -1, np.int64)
@@ -262,19 +335,29 @@ class StripeMates(Reprs, shows="_stripe"):
         return self._table, self._row_of[stripes]
 
     def _make(self, stripes: Numbers, lengths: Numbers) -> NDArray[Any]:
-        """Return the samples of each stripe in its random order, shape (stripes, samples of a stripe)."""
-        inside = np.arange(self._stripe)
-        found = np.empty((len(stripes), self._stripe), self._table.dtype)
-        step = max(1, BLOCK // self._stripe)
-        mask = low_mask(self._stripe)
+        """Return the samples of each stripe in its random order, counted from its first one, shape (stripes, longest).
+
+        Entries behind the last sample of a stripe are not valid.
+        """
+        stripe, inside = self._layout.stripe, np.arange(self._longest)
+        found: NDArray[Any] = np.empty((len(stripes), self._longest), self._table.dtype)
+        step = max(1, BLOCK // self._longest)
+        mask = low_mask(stripe)
         for first in range(0, len(stripes), step):
             some = slice(first, first + step)
-            numbers = (stripes[some, None] * self._stripe + inside).ravel()
-            words = words_at(numbers, self._seed, RandomStream.STRIPE_MATES, self._epoch).reshape(-1, self._stripe)
+            numbers = (stripes[some, None] * stripe + inside).ravel()
+            words = words_at(numbers, self._seed, RandomStream.STRIPE_MATES, self._epoch).reshape(-1, self._longest)
             words &= ~mask
             words[inside >= lengths[some, None]] = ~mask  # so that absent samples are last
             words |= inside.astype(np.uint64)
             found[some] = ranked(words, mask)
+            if self._layout.subset is not None:
+                of, places = self._layout.members(stripes[some])
+                table = np.zeros_like(found[some])
+                table[of, np.arange(len(of)) - (np.cumsum(lengths[some]) - lengths[some])[of]] = (
+                    places - self._layout.first(stripes[some])[of]
+                )
+                found[some] = np.take_along_axis(table, found[some], axis=1)
         return found
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.feistel import FeistelNetwork
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, PlanWindow
 from brand.orders.base.policy import OrderChoice, Policy, Setting
 from brand.orders.base.random import RandomStream, blocks, permutation
@@ -91,10 +92,11 @@ class UniformPolicy(Policy):
         whole = UniformWindows(mapping, seed, epoch).window(0, mapping.samples)
         return EpochPlan(mapping, whole.sample_of, whole.reads)
 
-    def drawn(self, mapping: Mapping, seed: int, epoch: int) -> Iterator[NDArray[Any]]:
-        windows = UniformWindows(mapping, seed, epoch)
+    def drawn(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> Iterator[NDArray[Any]]:
+        windows, mask = UniformWindows(mapping, seed, epoch), None if subset is None else subset.mask
         for part in blocks(mapping.samples):
-            yield windows.places(np.arange(part.start, part.stop))
+            places = windows.places(np.arange(part.start, part.stop))
+            yield places if mask is None else places[mask[places]]
 
     def held(self, mapping: Mapping) -> int:
         del mapping

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from brand.orders.base.access import GroupSequence, SequencePart
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, read_dtype
 from brand.orders.base.random import group_positions
 from brand.orders.policies.tapes import StripeTapes
@@ -20,11 +21,14 @@ _AT_ONCE: Final = 1 << 17
 
 
 class StripeWindows(Reprs, shows="tapes access"):
-    """One epoch of `stripes`, in windows. It needs memory for a window, and some numbers for each group and stripe."""
+    """One epoch of `stripes`, in windows. It needs memory for a window, and some numbers for each group and stripe.
 
-    def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int) -> None:
-        self.mapping, self._numbers = mapping, (mapping, stripe, seed, epoch)
-        self.tapes = StripeTapes(mapping, stripe, seed, epoch)
+    With a subset, an epoch has its samples only, as if no others were stored. A read spans those of a stripe.
+    """
+
+    def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int, subset: Subset | None = None) -> None:
+        self.mapping, self.subset, self._numbers = mapping, subset, (mapping, stripe, seed, epoch, subset)
+        self.tapes = StripeTapes(mapping, stripe, seed, epoch, subset)
         self.access = GroupSequence(self.tapes.sizes, seed, epoch)
         self._part: SequencePart | None = None
         """The part of the access sequence that was used last."""
@@ -44,12 +48,16 @@ class StripeWindows(Reprs, shows="tapes access"):
         return PlanWindow(first, sample_of, np.concatenate(reads))
 
     @property
+    def draws(self) -> int:
+        return self.access.draws
+
+    @property
     def read_count(self) -> int:
         return self.tapes.stripes
 
     def open_reads(self, position: int) -> OpenReads:
         """Return the reads that have to be done before a position, for a job that begins there."""
-        if not 0 < position < self.access.draws:
+        if not 0 < position < self.draws:
             return OpenReads(np.empty(0, read_dtype(self.mapping)), np.arange(0))
         groups = np.arange(self.mapping.groups)
         found = self.tapes.open_stripes(groups, self._draws_before(position))
@@ -60,12 +68,12 @@ class StripeWindows(Reprs, shows="tapes access"):
 
     def whole(self) -> EpochPlan:
         """Return the plan as a whole. Any thread may call this."""
-        window = StripeWindows(*self._numbers).window(0, self.mapping.samples)
-        return EpochPlan(self.mapping, window.sample_of, window.reads)
+        window = StripeWindows(*self._numbers).window(0, self.draws)
+        return EpochPlan(self.mapping, window.sample_of, window.reads, subset=self.subset)
 
     def reads_before(self, position: int) -> int:
         """Return the number of reads that are due before a position is drawn."""
-        if position >= self.access.draws:
+        if position >= self.draws:
             return self.tapes.stripes
         before = self._draws_before(position)
         return int(self.tapes.part(np.arange(len(before)), before, np.zeros_like(before)).opened.sum())
@@ -106,7 +114,8 @@ class StripeWindows(Reprs, shows="tapes access"):
         A stripe is due at the first draw from it or from one behind it.
         """
         row = np.repeat(np.arange(len(groups)), counts)
-        apart = row * (int(stripes.max(initial=0)) + 2)  # a running maximum of each row
+        most = max(int(stripes.max(initial=0)) + 1, int(opened.max()))
+        apart = row * (most + 1)  # a running maximum of each row
         behind = np.maximum.accumulate(np.maximum(stripes + 1, opened[row]) + apart) - apart
         starts = np.cumsum(counts) - counts
         last = np.empty_like(behind)

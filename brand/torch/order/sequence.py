@@ -216,7 +216,7 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
             places = unpack_drawn(state["drawn"], order.samples)
             if len(places) != position:
                 raise ValueError(f"{len(places):,} samples were fetched before position {position:,}")
-            if order.subset is not None and not order.subset.mask[places].all():
+            if order.subset is not None and not order.subset.at(places).all():
                 raise ValueError("samples were fetched that are not in the subset")
             port.client.orders.load(order, epoch, places)
     except (KeyError, ValueError) as error:

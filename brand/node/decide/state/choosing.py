@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners
 from brand.node.memory.pages import PageCounts, all_pages
-from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.mapping import MOST_LISTED
 from brand.orders.base.part import Subset
 from brand.orders.base.placement import (
@@ -23,7 +22,6 @@ from brand.orders.base.placement import (
     room_left,
     unit_at,
     unit_lengths,
-    unit_sums,
     units,
 )
 from brand.orders.base.plan import EpochPlan, PlanWindows
@@ -188,9 +186,7 @@ class ChooseCached:
             sizes, every = self._unit_pages(pages_of, unit)
         held = round(self.held * int(sizes.sum()) / max(1, every))
         chosen = choose_units(sizes, held, self.room, self.seed, key) & (sizes > 0)
-        return CachedUnits(
-            self.plan.mapping, unit, chosen, None if self.subset is None else PackedMask(self.subset.mask)
-        )
+        return CachedUnits(self.plan.mapping, unit, chosen, self.subset)
 
     def _wanted(self, follow: Follow) -> tuple[int, NDArray[Any]]:
         """Return the samples of a unit, and a key for each unit: the ranks here draw those with small keys most."""
@@ -200,8 +196,8 @@ class ChooseCached:
 
     def _unit_pages(self, pages_of: PageCounts, unit: int) -> tuple[NDArray[np.int64], int]:
         """Return the pages of each unit that this node reads for the epoch, and the pages that all nodes read."""
-        mapping, owners, part = self.plan.mapping, self.owners, None if self.subset is None else self.subset.mask
-        lengths = unit_lengths(mapping, unit) if part is None else unit_sums(mapping, part, unit)
+        mapping, owners = self.plan.mapping, self.owners
+        lengths = unit_lengths(mapping, unit, self.subset)
         # With a mean, as units differ little: the index would have to be read for each sample.
         sizes = np.rint(lengths * (all_pages(pages_of) / len(pages_of))).astype(np.int64)
         every = int(sizes.sum())

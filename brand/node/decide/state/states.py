@@ -127,6 +127,11 @@ class SampleStates:
         """Release samples that are drawn, sent, or no longer waited for. Return a mask of those that the epoch held."""
         return np.equal(self._change(places, _RELEASE)[0], HELD)
 
+    def release_others(self, part: slice, mask: Mask) -> None:
+        """Release the due samples of a part that a mask of it leaves out."""
+        state = self._state[part]
+        np.copyto(state, GONE, where=~mask & np.equal(state, DUE))
+
     def release_all(self) -> NDArray[np.intp]:
         """Release all samples of an epoch that ends, except that due ones may stay. Return those that it held."""
         held = [np.arange(0)]

@@ -1,9 +1,10 @@
 """How far is an epoch whose plan is made in windows while it is drawn?
 
-All samples are due at first. A window tells which samples are drawn at its positions, and which reads are due there. So
-the epoch knows the samples of the positions around its draws, and needs memory for these and for one byte a sample. The
-planner makes the next window before reads and draws come to its end. A sample of a read may be drawn in a window that
-is not made yet, by a rank that has not begun: when the window is made, such samples are dropped again.
+All samples are due at first, except those outside the subset. A window tells which samples are drawn at its positions,
+and which reads are due there. So the epoch knows the samples of the positions around its draws, and needs memory for
+these and for one byte a sample. The planner makes the next window before reads and draws come to its end. A sample of a
+read may be drawn in a window that is not made yet, by a rank that has not begun: when the window is made, such samples
+are dropped again.
 
 A node that is alone draws the orders in this way that can be planned in windows (`Order.windows`).
 """
@@ -21,7 +22,8 @@ from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached
 from brand.node.decide.state.states import DUE, NO_READ, ReadQueue
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows, read_dtype
+from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows, held_by, read_dtype
+from brand.orders.base.random import blocks
 from brand.reprs import Reprs
 
 FIRST: Final = 1 << 14
@@ -163,14 +165,16 @@ class WindowedEpoch(Epoch):
     at_first = DUE
 
     def __init__(self, windows: PlanWindows, division: Division, number: int, setting: EpochSetting, room: int) -> None:
-        self._known = KnownPlaces(windows.mapping.samples)
+        self._known = KnownPlaces(windows.draws)
         self._table = np.empty(windows.read_count, read_dtype(windows.mapping))
         """The reads that are known. The system gives it memory as far as it is filled."""
         places = cast("NDArray[Any]", self._known)  # plans of active epochs are indexed by positions, and no more
-        super().__init__(EpochPlan(windows.mapping, places, self._table[:0]), division, number, setting)
+        plan = EpochPlan(windows.mapping, places, self._table[:0], subset=windows.subset)
+        super().__init__(plan, division, number, setting)
         self._source, self._room = windows, room
         self.reads: WindowedReadQueue = WindowedReadQueue(self.plan)
-        self._buffer = 2 * windows.mapping.groups * windows.mapping.chunk_size
+        buffer = 2 * windows.mapping.groups * windows.mapping.chunk_size
+        self._buffer = buffer * windows.draws // windows.mapping.samples
         """About how many positions pass from the first draw of a stripe to its last one."""
         self._fronts: dict[int, int] = {}
         """Position before which each known rank had drawn all its positions when it began."""
@@ -225,6 +229,7 @@ class WindowedEpoch(Epoch):
             return
         if not self.ranks:
             self.reads.put_back_all()
+            yield from self._leave_out_others()
         self.ranks |= new
         for rank in new:
             front = self._fronts[rank] = fronts.get(rank, 0)
@@ -244,6 +249,14 @@ class WindowedEpoch(Epoch):
     def _work(self, rank: int) -> int:
         """Return how many samples this node delivers for a rank, about."""
         return self.division.count(rank, self._fronts[rank])
+
+    def _leave_out_others(self) -> Iterator[int]:
+        """Release the samples outside the subset, which are due at first as all are. Yield their number in steps."""
+        subset = self._source.subset
+        if subset is not None:
+            for part in blocks(subset.samples):
+                self.states.release_others(part, subset.part(part.start, part.stop))
+                yield part.stop - part.start
 
     @property
     def _start(self) -> int:
@@ -339,10 +352,8 @@ class WindowedEpoch(Epoch):
 
     def _queue(self, reads: NDArray[np.void]) -> None:
         """Queue the reads of a window that load samples which are due."""
-        counts = reads["count"].astype(np.int64)
-        starts = np.cumsum(counts) - counts
-        first = reads["chunk"].astype(np.int64) * self.plan.mapping.chunk_size + reads["first"]
-        places = np.repeat(first - starts, counts) + np.arange(int(counts.sum()))
+        of, places = held_by(reads, self.plan.mapping, self.plan.subset)
+        starts = np.flatnonzero(np.diff(of, prepend=-1))  # each read holds samples
         wanted = self._to_read(places)
         known = self.plan.read_count
         self._table[known : known + len(reads)] = reads
