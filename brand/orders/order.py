@@ -139,7 +139,9 @@ class Order:
 
     def windows(self, epoch: int) -> PlanWindows | None:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
-        return None if self.subset is not None else self.policy.windows(self.mapping, self.seed, epoch)
+        if self.subset is not None or self.grows:
+            return None
+        return self.policy.windows(self.mapping, self.seed, epoch)
 
     def place_at(self, epoch: int, position: int) -> int:
         """Return the place of the sample at a position of an epoch of a job that is alone."""

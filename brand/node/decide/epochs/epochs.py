@@ -23,6 +23,7 @@ from brand.node.decide.state.features import Features
 from brand.node.decide.state.instructions import MakePlan, MakeWindow
 from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
+from brand.node.decide.state.single_reads import WindowedSingleReads
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.memory.residents import Residents
@@ -313,7 +314,8 @@ class Epochs(Reprs, shows="lives"):
         if not isinstance(plan, EpochPlan):
             if not division.batch:
                 pool = self._residents.pool
-                return WindowedEpoch(plan, division, number, setting, int(pool.allocator.count / pool.mean_pages))
+                kind = WindowedEpoch if plan.position_of is None else WindowedSingleReads
+                return kind(plan, division, number, setting, int(pool.allocator.count / pool.mean_pages))
             plan = plan.whole()  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):

@@ -297,10 +297,8 @@ class WindowedEpoch(Epoch):
         if not is_next:
             drawn = window.sample_of[: max(0, self._known.first - window.first)]  # or left out
             return drawn[self.states.release(drawn)]
-        assert window.reads is not None, "windows of single reads"
         held = self._leave_out(window)
-        self._last = self.plan.read_count
-        self._queue(window.reads)
+        self._queue_window(window)
         skipped = self._known.forget_before(0 if self._whole else self.front() - BEHIND)
         return np.concatenate((held, skipped[self.states.release(skipped)]))
 
@@ -316,6 +314,12 @@ class WindowedEpoch(Epoch):
         drawn = positions < np.maximum(start, fronts[ranks_of])
         unknown, drawn = window.sample_of[(fronts[ranks_of] < 0) & ~drawn], window.sample_of[drawn]
         return np.concatenate((unknown[self.states.do_not_ask(unknown)], drawn[self.states.release(drawn)]))
+
+    def _queue_window(self, window: PlanWindow) -> None:
+        """Queue the reads of the next window."""
+        assert window.reads is not None, "single reads are queued by `WindowedSingleReads`"
+        self._last = self.plan.read_count
+        self._queue(window.reads)
 
     def _queue(self, reads: NDArray[np.void]) -> None:
         """Queue the reads of a window that load samples which are due."""
