@@ -136,7 +136,7 @@ class Order:
 
     def windows(self, epoch: int) -> PlanWindows | None:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
-        return self.policy.windows(self.mapping, self.seed, self.subset, epoch)
+        return None if self.grows else self.policy.windows(self.mapping, self.seed, self.subset, epoch)
 
     def place_at(self, epoch: int, position: int) -> int:
         """Return the place of the sample at a position of an epoch of a job that is alone."""

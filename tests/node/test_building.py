@@ -21,7 +21,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(world: World, client: int, name: str, rank: int = 0, replicas: int = 1) -> int:
     """A rank begins the first epoch of a run, and the plan is made. Returns the run's number."""
-    run = world.register(client, seed=client, name=name, protocol="uniform")
+    run = world.register(client, seed=client, name=name, protocol="slots")
     world.begin(client, run, 0, 0, rank=rank, replicas=replicas)
     world.step()
     world.finish_job()
@@ -80,7 +80,7 @@ def test_a_rank_that_begins_meanwhile_has_it_made_anew() -> None:
     world = World([40] * SAMPLES, 4, 200, 2)
     run = planned(world, 1, "two ranks", 0, 2)
     world.step()
-    assert world.register(2, seed=1, name="two ranks", protocol="uniform") == run
+    assert world.register(2, seed=1, name="two ranks", protocol="slots") == run
     world.begin(2, run, 0, 0, rank=1, replicas=2)
     assert under_way(world) == 1
     for client in (1, 2):

@@ -90,7 +90,7 @@ def test_samples_that_are_there_need_no_read() -> None:
     second = world_.register(2, "two", **ORDER)
     world_.begin(2, second, 0)
     world_.step()
-    world_.finish_job()
+    world_.finish_plan()
     world_.step()
     held = world_.epochs()[second, 0].epoch.states.all(HELD).tolist()
     assert len(held) > BUNDLE

@@ -69,6 +69,8 @@ class Walk:
         ]
         orders.append({"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"})
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
+        storage = {"seed": 6, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "storage"}
+        orders.append(storage)
         shared = {"seed": 5, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "shared"}
         orders.append(shared)
         joader = {"seed": 5, "group_chunks": 2, "protocol": "joader"}

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.decide.reads.operations import around_misses, pieces_of, units_of
+from brand.node.decide.state import windowed
 from brand.node.serve.recording import Recorder, replay
 from brand.node.setup.caching import Cache, open_caches
 from brand.node.setup.measure import stored_sizes
@@ -124,9 +125,17 @@ def test_only_units_that_have_a_place_are_read_as_a_whole(share: float) -> None:
 
 @pytest.mark.slow
 @rounds(1)
+@pytest.mark.parametrize("positions", [1 << 14, 4], ids=["one window", "windows"])
 @pytest.mark.parametrize("pages", [80, 120, 300])
-def test_random_lives_with_whole_units(chance: Chance, tmp_path: Path, pages: int) -> None:
-    """Reads and writes end in any order, and some fail. Every answer is right, and all is replayed."""
+def test_random_lives_with_whole_units(
+    chance: Chance, tmp_path: Path, pages: int, positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads and writes end in any order, and some fail. Every answer is right, and all is replayed.
+
+    In small windows, a miss also reads samples at positions that are not known yet.
+    """
+    for name in ("FIRST", "MOST"):
+        monkeypatch.setattr(windowed, name, positions)
     rng = chance.rng
     found = world(rng.choice([0.3, 1.0]), whole_unit=rng.choice([2, 3, 8]), pages=pages)
     found.recorder = Recorder(tmp_path / "log", found.turn)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from brand.node.decide.state import windowed
 from brand.node.decide.state.states import GONE, HELD
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.wire.numbers import RunNumber
-from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
 from tests.node.test_core import draw
@@ -24,11 +23,13 @@ from tests.node.world import World
 from tests.rounds import Chance, examples, rounds
 
 SAMPLES = 240
-ORDER: dict[str, Any] = {"group_chunks": 5, "stripe": 4, "seed": 1}
+STRIPES: dict[str, Any] = {"group_chunks": 5, "stripe": 4, "seed": 1}
 PLANNED = Order("0" * 32, SAMPLES, 8, 1, StripePolicy(5, 4))
 """The same."""
-PARTS = (None, 3, -7, -100)
-"""Subsets, as `World.register` takes them: all samples, most, a few, and two or three of all."""
+UNIFORM: dict[str, Any] = {"group_chunks": 5, "protocol": "uniform", "seed": 1}
+STORAGE: dict[str, Any] = STRIPES | {"protocol": "storage"}
+SUBSETS = [STRIPES | {"part": part} for part in (3, -7, -100)]
+"""Most samples, a few, and three (`World.register`)."""
 NAMES = ("FIRST", "MOST", "BEHIND", "MOST_PLACES")
 SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 1 << 16)]
 """Positions of the first window, of the largest one, behind the draws that stay known, and of which windows begin at a
@@ -41,19 +42,28 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(windowed, name, positions)
 
 
+@pytest.fixture(scope="module", params=[STRIPES, UNIFORM, STORAGE], ids=["stripes", "uniform", "storage"])
+def order(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
+
+
+@pytest.fixture(scope="module", params=[STRIPES, UNIFORM, STORAGE, *SUBSETS])
+def any_order(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """One of these, or `stripes` of a subset."""
+    found: dict[str, Any] = request.param
+    return found
+
+
+def plan_of(order: dict[str, Any], epoch: int = 0) -> NDArray[Any]:
+    """The places of an epoch."""
+    made = world()
+    return made.plan(made.runs[made.register(1, **order)].order, epoch).sample_of
+
+
 def world(pages: int = SAMPLES // 3, *, whole: bool = False) -> World:
     """Samples of one page each, in chunks of eight."""
     return World([96] * SAMPLES, 8, pages + 1, depth=1, whole=whole)
-
-
-def places_of(part: int | None) -> list[int]:
-    """The places of a subset."""
-    return [place for place in range(SAMPLES) if part is None or (place % part == 0) == (part < 0)]
-
-
-def draws_of(part: int | None) -> int:
-    """The samples of a subset."""
-    return len(places_of(part))
 
 
 def epoch_of(world: World, run: int, epoch: int = 0) -> WindowedEpoch:
@@ -62,11 +72,11 @@ def epoch_of(world: World, run: int, epoch: int = 0) -> WindowedEpoch:
     return found
 
 
-def reads_of(world: World, ranks: int, start: int, batch: int, part: int | None) -> list[list[int]]:
+def reads_of(world: World, order: dict[str, Any], ranks: int, start: int, batch: int) -> list[list[int]]:
     """The places of each read while ranks draw an epoch from a position on, in turns."""
-    run, draws = 0, draws_of(part)
+    run, draws = 0, len(plan_of(order))
     for rank in range(ranks):
-        run = world.register(1 + rank, **ORDER, part=part)
+        run = world.register(1 + rank, **order)
         world.begin(1 + rank, run, 0, start, rank=rank, replicas=ranks)
     reads: list[list[int]] = []
     finish_read = world.finish_read
@@ -86,74 +96,71 @@ def reads_of(world: World, ranks: int, start: int, batch: int, part: int | None)
 
 
 @pytest.mark.usefixtures("small")
-@examples(12)
-@given(ranks=st.integers(1, 3), at=st.floats(0, 1), batch=st.integers(1, 9), part=st.sampled_from(PARTS))
-def test_the_reads_are_those_of_the_whole_plan(ranks: int, at: float, batch: int, part: int | None) -> None:
+@examples(8)
+@given(ranks=st.integers(1, 3), at=st.floats(0, 1), batch=st.integers(1, 9))
+def test_the_reads_are_those_of_the_whole_plan(any_order: dict[str, Any], ranks: int, at: float, batch: int) -> None:
     """The same samples, each read once; in the same order, but for those that are due when the job begins."""
-    start = int(at * (draws_of(part) - 1)) // ranks * ranks
-    found, expected = (reads_of(world(SAMPLES, whole=whole), ranks, start, batch, part) for whole in (False, True))
-    assert sorted(found) == sorted(expected)
-    if not start:
-        assert found == expected
-    mask = np.isin(np.arange(SAMPLES), places_of(part))
-    plan = replace(PLANNED, subset=Subset.of(mask)).plan(0)
-    assert sorted(place for places in found for place in places) == sorted(plan.sample_of[start:].tolist())
+    start = int(at * (len(plan_of(any_order)) - 1)) // ranks * ranks
+    found, expected = (reads_of(world(SAMPLES, whole=whole), any_order, ranks, start, batch) for whole in (False, True))
+    if any_order is not UNIFORM:
+        assert sorted(found) == sorted(expected)
+        if not start:
+            assert found == expected
+    assert sorted(place for places in found for place in places) == sorted(plan_of(any_order)[start:].tolist())
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", PARTS)
-def test_a_job_goes_on_at_every_position(part: int | None) -> None:
+def test_a_job_goes_on_at_every_position(any_order: dict[str, Any]) -> None:
     """Without a direct read."""
-    draws = draws_of(part)
-    for start in range(0, draws, 7):
+    draws = len(plan_of(any_order))
+    for start in range(0, draws, 7 if any_order is STRIPES or draws < SAMPLES else 29):
         made = world()
-        run = made.register(1, **ORDER, part=part)
+        run = made.register(1, **any_order)
         made.begin(1, run, 0, start)
         assert draw(made, 1, run, 0, range(start, draws)) == 1.0
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", PARTS)
-def test_positions_in_any_order(part: int | None) -> None:
+def test_positions_in_any_order(any_order: dict[str, Any]) -> None:
     """As with the whole plan: each draw is answered, whatever it asks for."""
     made = world(SAMPLES)
-    run = made.register(1, **ORDER, part=part)
+    run = made.register(1, **any_order)
     made.begin(1, run, 0)
-    positions = list(range(draws_of(part)))
+    positions = list(range(made.draws(run)))
     random.Random(3).shuffle(positions)
     draw(made, 1, run, 0, positions, batch=40)
     assert sorted(made.given[RunNumber(run), 0]) == sorted(positions)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", PARTS)
-def test_positions_that_are_drawn_again(part: int | None) -> None:
+def test_positions_that_are_drawn_again(any_order: dict[str, Any]) -> None:
     """A sampler repeats the first positions to fill up the last round, when these windows are forgotten."""
-    made, draws = world(), draws_of(part)
-    run = made.register(1, **ORDER, part=part)
+    made = world()
+    run = made.register(1, **any_order)
     made.begin(1, run, 0)
+    draws = made.draws(run)
     draw(made, 1, run, 0, [*range(draws), 0, 1])
     assert sorted(made.given[RunNumber(run), 0]) == list(range(draws))
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", PARTS[1:])
-def test_samples_outside_the_subset_are_never_due(part: int) -> None:
+@pytest.mark.parametrize("order", SUBSETS)
+def test_samples_outside_the_subset_are_never_due(order: dict[str, Any]) -> None:
     """Nor are they held, when the epoch begins and when it has been drawn."""
-    made, others = world(), np.setdiff1d(np.arange(SAMPLES), places_of(part))
-    run = made.register(1, **ORDER, part=part)
+    made, others = world(), np.setdiff1d(np.arange(SAMPLES), plan_of(order))
+    run = made.register(1, **order)
     made.begin(1, run, 0)
     made.settle()
     assert epoch_of(made, run).states.are(GONE, others).all()
-    draw(made, 1, run, 0, range(draws_of(part) - 1))
+    draw(made, 1, run, 0, range(made.draws(run) - 1))
     assert epoch_of(made, run).states.are(GONE, others).all()
 
 
 @pytest.mark.usefixtures("small")
-def test_positions_before_the_first_one() -> None:
+def test_positions_before_the_first_one(order: dict[str, Any]) -> None:
     """A job began in the middle, and a slow worker asks for samples that were left out there. No read is waited for."""
     made = world()
-    run = made.register(1, **ORDER)
+    run = made.register(1, **order)
     made.begin(1, run, 0, 100)
     draw(made, 1, run, 0, range(100, 180))
     draw(made, 1, run, 0, [3, 50, 99])
@@ -162,52 +169,55 @@ def test_positions_before_the_first_one() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_samples_that_are_passed_over_leave_memory() -> None:
+def test_samples_that_are_passed_over_leave_memory(order: dict[str, Any]) -> None:
     """A rank draws every third batch."""
     made = world()
-    run = made.register(1, **ORDER)
+    run = made.register(1, **order)
     made.begin(1, run, 0)
     for first in range(0, SAMPLES, 15):
         draw(made, 1, run, 0, range(first, first + 5))
     held = epoch_of(made, run).states.all(HELD)
-    position_of = np.argsort(PLANNED.plan(0).sample_of)
+    position_of = np.argsort(plan_of(order))
     assert not (position_of[held] < epoch_of(made, run).known.start).any()
 
 
-def test_windows_that_all_ranks_have_passed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_all_ranks_have_passed_are_forgotten(
+    order: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, positions in (("FIRST", 4), ("MOST", 8), ("BEHIND", 8)):
         monkeypatch.setattr(windowed, name, positions)
     made = world(20)
-    run = made.register(1, **ORDER)
+    run = made.register(1, **order)
     made.begin(1, run, 0)
+    behind = 28 if order is UNIFORM else 24  # a window is made later, because no sample is read before its own read
     for first in range(0, SAMPLES, 8):
         draw(made, 1, run, 0, range(first, first + 8))
         known = epoch_of(made, run).known
-        assert first - 24 <= known.start <= first + 8 <= known.stop <= first + 8 + 20 + 2 * 8
+        assert first - behind <= known.start <= first + 8 <= known.stop <= first + 8 + 20 + 2 * 8
 
 
 @pytest.mark.usefixtures("small")
-def test_samples_of_a_rank_that_never_begins_leave_memory() -> None:
+def test_samples_of_a_rank_that_never_begins_leave_memory(order: dict[str, Any]) -> None:
     """One of two ranks draws here. The samples of the other are dropped when it is known which they are.
 
     If the other begins far behind, it gets the right samples, by direct reads if need be.
     """
     made = world(SAMPLES // 2)
-    run = made.register(1, **ORDER)
+    run = made.register(1, **order)
     made.begin(1, run, 0, rank=0, replicas=2)
     assert draw(made, 1, run, 0, range(0, SAMPLES, 2)) == 1.0
     epoch = epoch_of(made, run)
     assert not len(epoch.states.all(HELD))
-    made.begin(2, made.register(2, **ORDER), 0, rank=1, replicas=2)
+    made.begin(2, made.register(2, **order), 0, rank=1, replicas=2)
     draw(made, 2, run, 0, range(1, SAMPLES, 2))
     assert sorted(made.given[RunNumber(run), 0]) == list(range(SAMPLES))
 
 
 @pytest.mark.usefixtures("small")
-def test_a_straggler_is_answered() -> None:
+def test_a_straggler_is_answered(order: dict[str, Any]) -> None:
     """A client asks for positions of an epoch that is over, and of which nothing is read any more."""
     made = world()
-    run = made.register(1, **ORDER)
+    run = made.register(1, **order)
     made.begin(1, run, 0)
     draw(made, 1, run, 0, range(SAMPLES))
     made.begin(1, run, 1)

@@ -292,7 +292,7 @@ class World:
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
-        if facts["protocol"] in ("stripes", "slots", "shared", "coordl"):
+        if facts["protocol"] in ("stripes", "slots", "shared", "coordl", "storage"):
             facts |= {"stripe": min(facts.get("stripe", 1), self.chunk_size)}
         if facts["protocol"] in ("stripes", "slots"):
             facts = {"refill": "fill_rate"} | facts
@@ -804,7 +804,7 @@ class World:
         if not isinstance(epoch, WindowedEpoch):
             return np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
         found, queued = np.ones(len(self.sizes), np.bool_), set(epoch.reads.rest().tolist())
-        for number in range(epoch.plan.read_count):
+        for number in epoch.known if epoch.plan.reads is None else range(epoch.plan.read_count):
             found[slice(*epoch.plan.places_read(number))] = number in queued
         return found
 

@@ -5,11 +5,13 @@ also on systems that lack what a server needs.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,17 @@ from torch.utils.data import DataLoader
 import brand
 from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture
 from brand.errors import FormatError, ServerError, UsageError
+from brand.node.client.direct import DirectClient
+from brand.node.wire.drawing import Announcement
 from brand.orders import Slots, Stripes, Uniform
+from brand.orders import places as places_module
+from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from tests import places
 from tests.buckets import bucket
 from tests.node.support import servers_of
 from tests.storage.support import chunk
+from tests.support import LIMIT_S
 from tests.tools.damage import flip_bit
 from tests.tools.objects import Busy, Fault, Faults
 
@@ -126,6 +133,75 @@ def test_ranks_divide_an_epoch_as_with_a_server(data: Path) -> None:
     assert sorted(itertools.chain(*parts)) == list(range(SAMPLES))
     served = opened(data, None)
     assert [i for batch in loader_of(served, 20, 5) for i in batch[0].tolist()][:3] == [p[0] for p in parts]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch has many windows."""
+    for name, number in (("FIRST", 8), ("MOST", 32), ("KEPT", 6)):
+        monkeypatch.setattr(places_module, name, number)
+
+
+def client_of(data: Path, order: Any) -> tuple[DirectClient, Order]:
+    """A client, and an order that a sampler has chosen."""
+    return DirectClient(StoredDataSet(data), "run"), BrandSampler(opened(data, "none", order=order), seed=7).order
+
+
+@places.IN_A_FOLDER
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_windows_give_the_epochs_of_a_server(data: Path, lies_in: str, order: Any) -> None:
+    """To ranks whose workers draw batches in turns, to the threads of a loader, and to a run that is resumed."""
+    whole = [as_list(batch) for batch in loader_of(opened(data, None, order=order), 40, 1)]
+    loader = loader_of(opened(data, "none", order=order), 40, 1)
+    assert [as_list(batch) for batch in loader] == whole
+    loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 280})
+    assert [as_list(batch) for batch in loader] == whole[7:]
+    ranks = []
+    for rank in range(2):
+        data_set = opened(data, "none", order=order)
+        sampler = BrandSampler(data_set, seed=1, num_replicas=2, rank=rank)
+        batches = DataLoader(data_set, 20, sampler=sampler, num_workers=2, multiprocessing_context="fork")
+        ranks.append([i for batch in batches for i in batch[0].tolist()])
+    assert list(itertools.chain(*zip(*ranks, strict=True))) == [i for batch in whole for i in batch[0]]
+
+
+@places.IN_A_FOLDER
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_threads_draw_two_epochs_at_a_time(data: Path, lies_in: str, order: Any) -> None:
+    """In any order, from one client; one epoch begins while the other is still drawn."""
+    client, drawn = client_of(data, order)
+    draws = [(epoch, np.arange(first, first + 20)) for first in range(0, SAMPLES, 20) for epoch in (0, 1)]
+
+    def draw(epoch: int, positions: Any) -> list[int]:
+        client.begin(drawn, 1, Announcement(epoch))
+        found: list[int] = client.draw(drawn, epoch, positions, owner=0)[0].places.tolist()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda each: draw(*each), draws))
+    plans = [drawn.plan(epoch).sample_of for epoch in range(2)]
+    assert found == [plans[epoch][positions].tolist() for epoch, positions in draws]
+
+
+@places.IN_A_FOLDER
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_a_process_that_is_forked_while_a_thread_draws(data: Path, lies_in: str, order: Any) -> None:
+    """The child does not wait for a thread that it does not have."""
+    client, drawn = client_of(data, order)
+    client.begin(drawn, 1, Announcement(0))
+
+    def draw() -> None:
+        found = client.draw(drawn, 0, np.arange(50), owner=0)[0].places.tolist()
+        os._exit(0 if found == drawn.plan(0).sample_of[:50].tolist() else 1)
+
+    child = multiprocessing.get_context("fork").Process(target=draw, daemon=True)
+    with client._lock:
+        child.start()
+    child.join(LIMIT_S)
+    assert child.exitcode == 0
 
 
 def test_buckets_and_mixtures_are_those_of_a_server(data: Path, tmp_path: Path) -> None:

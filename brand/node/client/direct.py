@@ -1,8 +1,9 @@
 """Draws without a data server: this process computes the order, and reads each sample directly.
 
 `DirectClient` has those methods of `Client` that a training uses, so samplers, loaders and states are the same with
-both. It keeps no samples in memory and reads nothing ahead: a batch costs one small read for each sample. It serves
-systems on which no server can run, debuggers and unit tests.
+both. It keeps no samples in memory and reads nothing ahead: a batch costs one small read for each sample. It plans only
+the windows of an epoch that are drawn, if the order has windows. It serves systems on which no server can run,
+debuggers and unit tests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+import weakref
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ServerError, UnreadableError, UsageError
+from brand.forks import after_in_child
 from brand.formats.contents import StoredSamples
 from brand.node.client.session import DrawResult
 from brand.node.wire.client_messages import MAX_REPORTS, Replaced
@@ -25,13 +29,14 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
+from brand.orders.places import EpochPlaces
 from brand.storage.dataset.dataset import StoredDataSet
 
 _NEEDED: Final = ((os, "fork"), (socket, "AF_UNIX"), (socket, "SCM_RIGHTS"))
-_PLANS: Final = 2
-"""Plans that a process keeps in any case: workers may still draw the last epoch while others begin the next one."""
-_PLANS_BYTES: Final = 256 << 20
-"""Bytes of plans up to which a process keeps more: a loader may draw several orders in turn."""
+_EPOCHS: Final = 2
+"""Epochs of an order that a process keeps: threads may still draw the last epoch while others begin the next one."""
+_PLACES_BYTES: Final = 256 << 20
+"""Bytes of places up to which a process keeps the epochs of several orders, which a loader may draw in turn."""
 SERVER_ONLY: Final = 'server="none" reads for this process alone, and {} needs a data server'
 
 
@@ -43,19 +48,29 @@ def why_no_server() -> str:
     return f"this system has no {missing[0]}" if missing else ""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class DirectClient:
     """Draws from `data` for the training `run`, without a server. Can be pickled, and used by several threads."""
 
     data: StoredDataSet
     run: str
-    _plans: dict[tuple[Order, int], NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
-    """The place at each position, by order and epoch."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    """Held while `_epochs` and its values are used."""
+    _epochs: dict[tuple[Order, int], EpochPlaces] = field(default_factory=dict, init=False, repr=False)
+    """The places of the epochs that were drawn last, by order and epoch."""
     _drawn: int = field(default=0, init=False)
     _replaced: list[Replaced] = field(default_factory=list, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        _clients.add(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return DirectClient, (self.data, self.run)
+
+    def reset_in_child(self) -> None:
+        """Go on in a forked child, in which a thread that drew in the parent does not run."""
+        if self._lock.locked():
+            self._lock, self._epochs = threading.Lock(), {}  # that thread may have been changing them
 
     def begin(self, order: Order, tag: int, announcement: Announcement, turn: int | None = None) -> None:  # noqa: ARG002 - as `Client`
         """Check that nothing needs a server. Raises `UsageError`."""
@@ -63,7 +78,8 @@ class DirectClient:
             raise UsageError(SERVER_ONLY.format("an order that jobs share"))
         if announcement.batch:
             raise UsageError(SERVER_ONLY.format("locality=True"))
-        self._plan(order, announcement.epoch)  # before several threads draw, which would each compute it
+        with self._lock:
+            self._places(order, announcement.epoch)  # workers that are forked later share a plan that is made whole
 
     def draw(
         self,
@@ -76,21 +92,22 @@ class DirectClient:
     ) -> list[DrawResult]:
         """Return the places of some positions of an epoch. None of their samples is in memory."""
         self._drawn += len(positions)
-        places = self._plan(order, epoch)[positions].astype(np.int64)
+        with self._lock:
+            places = self._places(order, epoch).at(positions)
         nothing = np.empty(0, np.int64)
         stored = StoredSamples(np.empty(0, np.uint8), nothing, self.data.rows_at(nothing))
         return [DrawResult(places, nothing, stored, {}, 0.0, 0.0, NOT_HELD, Joins(), 0)]
 
-    def _plan(self, order: Order, epoch: int) -> NDArray[Any]:
-        """Return the place at each position of an epoch."""
-        plan = self._plans.get((order, epoch))
-        if plan is None:
-            plan = order.plan(epoch).sample_of
-            kept = self._plans | {(order, epoch): plan}
-            while len(kept) > _PLANS and sum(each.nbytes for each in kept.values()) > _PLANS_BYTES:
-                del kept[next(iter(kept))]
-            self._plans = kept  # assigned as a whole: other threads read it meanwhile
-        return plan
+    def _places(self, order: Order, epoch: int) -> EpochPlaces:
+        """Return the places of an epoch."""
+        found = self._epochs.get((order, epoch))
+        if found is None:
+            found = self._epochs[order, epoch] = EpochPlaces(order, epoch)
+            for key in [key for key in self._epochs if key[0] == order][:-_EPOCHS]:
+                del self._epochs[key]
+            while len(self._epochs) > _EPOCHS and sum(each.nbytes for each in self._epochs.values()) > _PLACES_BYTES:
+                del self._epochs[next(iter(self._epochs))]
+        return found
 
     def fetch(self, places: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.bool_], list[bytes]]:  # noqa: ARG002
         """Read samples of an object store. Returns as `Client.fetch`.
@@ -145,3 +162,14 @@ class DirectClient:
     def running(self) -> bool:
         """Whether this process has drawn."""
         return self._drawn > 0
+
+
+_clients: weakref.WeakSet[DirectClient] = weakref.WeakSet()
+
+
+def _reset_in_child() -> None:
+    for client in list(_clients):
+        client.reset_in_child()
+
+
+after_in_child(_reset_in_child)

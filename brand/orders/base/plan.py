@@ -10,6 +10,7 @@ owner sends ahead with its answer. Each node computes the same table, so a reque
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -106,6 +107,10 @@ class PlanWindow:
 class OpenReads:
     """The reads that are due before a position, and whose samples are not all drawn before it."""
 
+    @classmethod
+    def none(cls, mapping: Mapping) -> OpenReads:
+        return cls(np.empty(0, read_dtype(mapping)), np.arange(0))
+
     reads: NDArray[np.void]
     """The reads, of the dtype `read_dtype`, in the order in which their next samples are drawn. All have one deadline,
     the position.
@@ -115,7 +120,7 @@ class OpenReads:
 
 
 class PlanWindows(Protocol):
-    """The plan of one epoch, in windows. One thread uses it, except for `whole`."""
+    """The plan of one epoch, in windows. One thread uses it, except for `whole` and `position_of`."""
 
     @property
     def mapping(self) -> Mapping: ...
@@ -132,7 +137,12 @@ class PlanWindows(Protocol):
 
     @property
     def read_count(self) -> int:
-        """The number of reads of the epoch."""
+        """The number of reads in the tables of all windows: 0 if each sample is a read of its own."""
+        ...
+
+    @property
+    def position_of(self) -> Callable[[NDArray[Any]], NDArray[Any]] | None:
+        """Returns the position of each place, in any thread, if each sample is a read of its own. Else None."""
         ...
 
     def window(self, first: int, end: int) -> PlanWindow:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES, owner_of_chunk
-from brand.orders.base.plan import EpochPlan, PlanWindow, read_dtype
+from brand.orders.base.part import Subset
+from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, read_dtype
 from brand.orders.base.policy import OrderChoice, Policy, Setting, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.reprs import Reprs
@@ -39,8 +40,11 @@ class StoragePolicy(Policy):
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         del seed, epoch
-        whole = StorageWindows(mapping, self.stripe, self.nodes).window(0, mapping.samples)
-        return EpochPlan(mapping, whole.sample_of, whole.reads)
+        return StorageWindows(mapping, self.stripe, self.nodes).whole()
+
+    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> StorageWindows | None:
+        del seed, epoch
+        return StorageWindows(mapping, self.stripe, self.nodes) if subset is None else None
 
     def check_fits(self, mapping: Mapping) -> None:
         super().check_fits(mapping)
@@ -88,6 +92,40 @@ class StorageWindows(Reprs, shows="mapping stripe"):
         """The chunks in the order in which they are drawn."""
         self._sizes = mapping.chunk_samples()[self._chunks]
         self._ends: NDArray[np.int64] = np.cumsum(self._sizes)
+
+    @property
+    def draws(self) -> int:
+        return self.mapping.samples
+
+    @property
+    def subset(self) -> None:
+        return None
+
+    @property
+    def read_count(self) -> int:
+        return int((-(-self._sizes // self.stripe)).sum())
+
+    @property
+    def position_of(self) -> None:
+        return None
+
+    def open_reads(self, position: int) -> OpenReads:
+        """Return the read with samples before and from a position on, if there is one."""
+        at = int(np.searchsorted(self._ends, position, side="right"))
+        size = int(self._sizes[at]) if at < len(self._sizes) else 0
+        drawn = position - int(self._ends[at]) + size if size else 0
+        first = drawn // self.stripe * self.stripe
+        if first == drawn:
+            return OpenReads.none(self.mapping)
+        reads = np.empty(1, read_dtype(self.mapping))
+        chunk, count = int(self._chunks[at]), min(self.stripe, size - first)
+        reads["deadline"], reads["chunk"], reads["first"], reads["count"] = position, chunk, first, count
+        return OpenReads(reads, chunk * self.mapping.chunk_size + np.arange(first, drawn))
+
+    def whole(self) -> EpochPlan:
+        """Return the plan as a whole. Any thread may call this."""
+        window = self.window(0, self.mapping.samples)
+        return EpochPlan(self.mapping, window.sample_of, window.reads)
 
     def window(self, first: int, end: int) -> PlanWindow:
         """Return the plan of positions `first` to `end` - 1."""

@@ -15,7 +15,7 @@ for shuffling, which single samples do not need. Here a plan holds one sample at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -26,7 +26,7 @@ from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.feistel import FeistelNetwork
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
-from brand.orders.base.plan import EpochPlan, PlanWindow
+from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow
 from brand.orders.base.policy import OrderChoice, Policy, Setting
 from brand.orders.base.random import RandomStream, blocks, permutation
 from brand.reprs import Reprs
@@ -59,6 +59,31 @@ class UniformWindows(Reprs, shows="mapping"):
             sample_of[part] = self.places(np.arange(first + part.start, first + part.stop))
         return PlanWindow(first, sample_of, None)
 
+    @property
+    def draws(self) -> int:
+        return self.mapping.samples
+
+    @property
+    def subset(self) -> None:
+        return None
+
+    @property
+    def read_count(self) -> int:
+        return 0
+
+    @property
+    def position_of(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        return self.positions
+
+    def open_reads(self, position: int) -> OpenReads:  # noqa: ARG002 - as `PlanWindows`
+        """Return no reads: none has a sample that is drawn later."""
+        return OpenReads.none(self.mapping)
+
+    def whole(self) -> EpochPlan:
+        """Return the plan as a whole. Any thread may call this."""
+        window = self.window(0, self.mapping.samples)
+        return EpochPlan(self.mapping, window.sample_of, window.reads)
+
     def reads_before(self, position: int) -> int:
         """Return the number of reads that are due before a position is drawn."""
         return position
@@ -89,8 +114,10 @@ class UniformPolicy(Policy):
     """Until version 1, an epoch of any size was sorted."""
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        whole = UniformWindows(mapping, seed, epoch).window(0, mapping.samples)
-        return EpochPlan(mapping, whole.sample_of, whole.reads)
+        return UniformWindows(mapping, seed, epoch).whole()
+
+    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> UniformWindows | None:
+        return UniformWindows(mapping, seed, epoch) if subset is None else None
 
     def drawn(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> Iterator[NDArray[Any]]:
         windows, mask = UniformWindows(mapping, seed, epoch), None if subset is None else subset.mask

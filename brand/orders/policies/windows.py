@@ -55,10 +55,14 @@ class StripeWindows(Reprs, shows="tapes access"):
     def read_count(self) -> int:
         return self.tapes.stripes
 
+    @property
+    def position_of(self) -> None:
+        return None
+
     def open_reads(self, position: int) -> OpenReads:
         """Return the reads that have to be done before a position, for a job that begins there."""
         if not 0 < position < self.draws:
-            return OpenReads(np.empty(0, read_dtype(self.mapping)), np.arange(0))
+            return OpenReads.none(self.mapping)
         groups = np.arange(self.mapping.groups)
         found = self.tapes.open_stripes(groups, self._draws_before(position))
         reads = np.empty(len(found.stripes), read_dtype(self.mapping))

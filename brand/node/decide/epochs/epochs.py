@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.state.account import Account
-from brand.node.decide.state.connected import ConnectedEpoch
+from brand.node.decide.state.connected import ConnectedEpoch, ConnectedSingleReads
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
 from brand.node.decide.state.instructions import MakePlan, MakeWindow
 from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
+from brand.node.decide.state.single_reads import WindowedSingleReads
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.memory.residents import Residents
@@ -320,7 +321,8 @@ class Epochs(Reprs, shows="lives"):
             if not division.batch:
                 pool, nodes = self._residents.pool, self._members.nodes
                 room = int(nodes * pool.allocator.count / pool.mean_pages)
-                return (ConnectedEpoch if nodes > 1 else WindowedEpoch)(plan, division, number, setting, room)
+                kinds = (WindowedEpoch, WindowedSingleReads) if nodes == 1 else (ConnectedEpoch, ConnectedSingleReads)
+                return kinds[plan.position_of is not None](plan, division, number, setting, room)
             plan = plan.whole()  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):

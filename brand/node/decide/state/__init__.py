@@ -11,5 +11,6 @@ epoch_table   the stage of each epoch, and the requests that wait for it
 epoch         the progress of one epoch, and the rank that draws each position
 windowed      the progress of an epoch whose plan is made in windows
 connected     the same on one of several nodes
+single_reads  the same, if each sample is a read of its own
 states        the state of each sample of an epoch, and its reads that have not started
 """

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import readable
+from brand.node.decide.state.single_reads import WindowedSingleReads
 from brand.node.decide.state.states import COMING, DUE, UNWANTED
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.wire.numbers import NodeNumber
@@ -157,3 +158,7 @@ class ConnectedEpoch(WindowedEpoch):
 
     def read_again(self, places: NDArray[np.intp]) -> None:
         super().read_again(readable(self, places))
+
+
+class ConnectedSingleReads(ConnectedEpoch, WindowedSingleReads):
+    """The same, if each sample is a read of its own."""

@@ -6,7 +6,7 @@ these and for one byte a sample. The planner makes the next window before reads 
 read may be drawn in a window that is not made yet, by a rank that has not begun: when the window is made, such samples
 are dropped again.
 
-A node that is alone draws the orders in this way that can be planned in windows (`Order.windows`).
+Those orders are drawn in this way that can be planned in windows (`Order.windows`).
 """
 
 from __future__ import annotations
@@ -322,10 +322,8 @@ class WindowedEpoch(Epoch):
         if not is_next:
             drawn = window.sample_of[: max(0, self._known.first - window.first)]  # or left out
             return drawn[self.states.release(drawn)]
-        assert window.reads is not None, "windows of single reads"
         held = self._leave_out(window)
-        self._last = self.plan.read_count
-        self._queue(window.reads)
+        self._queue_window(window)
         skipped = self._known.forget_before(0 if self._whole else self._passed - BEHIND)
         return np.concatenate((held, skipped[self.states.release(skipped)]))
 
@@ -349,6 +347,12 @@ class WindowedEpoch(Epoch):
         fronts = np.full(self.division.replicas, self.progress.start)
         fronts[list(self._fronts)] = [max(self.progress.start, front) for front in self._fronts.values()]
         return window.sample_of, ranks_of, positions < fronts[ranks_of]
+
+    def _queue_window(self, window: PlanWindow) -> None:
+        """Queue the reads of the next window."""
+        assert window.reads is not None, "single reads are queued by `WindowedSingleReads`"
+        self._last = self.plan.read_count
+        self._queue(window.reads)
 
     def _queue(self, reads: NDArray[np.void]) -> None:
         """Queue the reads of a window that load samples which are due."""
