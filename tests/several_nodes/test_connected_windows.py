@@ -19,6 +19,8 @@ from tests.several_nodes.world import Cluster, Rank, Walk, _walk
 
 SAMPLES, CHUNK = 240, 8
 ORDER: dict[str, Any] = {"seed": 1, "group_chunks": 3, "stripe": 2}
+OTHERS: list[dict[str, Any]] = [{"part": 3}, {"part": -7}, {"protocol": "uniform"}, {"protocol": "storage"}]
+"""Two subsets (`World.register`), and other orders."""
 SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 32)]
 """As in `tests.node.test_windows`."""
 
@@ -29,9 +31,11 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(windowed, name, positions)
 
 
-def cluster(*, nodes: int = 2, on_each: int = 1, pages: int = 120, start: int = 0, group_chunks: int = 3) -> Cluster:
+def cluster(*, nodes: int = 2, on_each: int = 1, pages: int = 120, start: int = 0, **order: Any) -> Cluster:
     """Samples of one page each."""
-    order = ORDER | {"group_chunks": group_chunks}
+    order = ORDER | order
+    if order.get("protocol") == "uniform":
+        del order["stripe"]
     made = Cluster([96] * SAMPLES, CHUNK, pages, pages // 3, nodes, on_each, batch=4, order=order, start=start)
     made.join()
     return made
@@ -72,13 +76,17 @@ def drawn(made: Cluster) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("nodes", "on_each", "start"), [(2, 1, 0), (2, 1, 100), (3, 2, 0), (3, 2, 96)])
-def test_all_samples_come_from_memory(nodes: int, on_each: int, start: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "on_each", "start", "order"),
+    [(2, 1, 0, {}), (2, 1, 100, {}), (3, 2, 0, {}), (3, 2, 96, {}), *[(3, 2, 0, order) for order in OTHERS]],
+)
+def test_all_samples_come_from_memory(nodes: int, on_each: int, start: int, order: dict[str, Any]) -> None:
     """Each node reads the stripes of its own chunks, each once an epoch, and sends them without a request."""
-    made = cluster(nodes=nodes, on_each=on_each, start=start)
+    made = cluster(nodes=nodes, on_each=on_each, start=start, **order)
     train(made, made.ranks, epochs=2)
-    assert {type(live.epoch) for world in made.worlds for live in world.epochs().values()} == {ConnectedEpoch}
-    assert drawn(made) == (2 * SAMPLES - start, 0)
+    for world in made.worlds:
+        assert all(isinstance(live.epoch, ConnectedEpoch) for live in world.epochs().values())
+    assert drawn(made) == (2 * made.worlds[0].draws(made.ranks[0].run) - start, 0)
     for world in made.worlds:
         own = (owner_of_chunk(SAMPLES // CHUNK, 3, nodes) == world.members.node).sum() * CHUNK
         counters = world.core.counters
