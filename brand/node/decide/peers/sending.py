@@ -66,6 +66,7 @@ class Outgoing:
         self.urgent = 0
         """Number of the next positions for which the node waits."""
         self._missed = np.arange(0)
+        """Places of which the node has to be told that they will not be sent."""
 
     def ask(self, positions: NDArray[Any]) -> None:
         """Queue the positions of a draw whose samples the node lacks, ahead of all other positions.

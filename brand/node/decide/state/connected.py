@@ -101,9 +101,9 @@ class ConnectedEpoch(WindowedEpoch):
         """Queue positions that a node asks for; those that are not known as soon as they are."""
         there = (positions >= self._sends_from[node]) & (positions < self._known.end)
         super().ask(node, positions[there])
-        unknown = np.union1d(self._wanted.get(node, positions[:0]), positions[~there])
-        if 0 < len(unknown) <= MAX_ASKED:
-            self._wanted[node] = unknown
+        wanted = np.union1d(self._wanted.get(node, positions[:0]), positions[~there])
+        if 0 < len(wanted) <= MAX_ASKED:
+            self._wanted[node] = wanted
             self._answer(node)
 
     def add_window(self, window: PlanWindow, open_reads: OpenReads | None) -> NDArray[Any]:
@@ -141,8 +141,7 @@ class ConnectedEpoch(WindowedEpoch):
         node_of = np.full(self.division.replicas, _NO_NODE)
         node_of[list(self.ranks)] = list(self.ranks.values())
         nodes = node_of[ranks_of]
-        goes_on = ~drawn & (nodes == _NO_NODE)
-        gets = np.zeros(len(places), np.bool_)
+        unknown, gets = ~drawn & (nodes == _NO_NODE), np.zeros(len(places), np.bool_)
         for node in set(self.ranks.values()):
             here = np.flatnonzero(~drawn & (nodes == node))
             here = here[self._gets(node, places[here])]
@@ -151,7 +150,7 @@ class ConnectedEpoch(WindowedEpoch):
                 self._spare(places[here])
             elif node in self.outgoing:
                 self.outgoing[node].add(window.first + here)
-        unasked, out = places[goes_on], places[~(goes_on | gets)]
+        unasked, out = places[unknown], places[~(unknown | gets)]
         return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
 
     # -- samples that are to be read after all ------------------------------------------------------------------------
