@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.epoch import Division, EpochSetting
 from brand.node.decide.state.states import EARLY
 from brand.node.decide.state.windowed import KnownPlaces, WindowedEpoch, WindowedReadQueue
+from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows
 
 Positions = NDArray[Any]
@@ -26,7 +27,6 @@ class SingleReadQueue(WindowedReadQueue):
     def __init__(self, plan: EpochPlan, known: KnownPlaces, position_of: Callable[[NDArray[Any]], Positions]) -> None:
         super().__init__(plan)
         self._known, self._position_of = known, position_of
-        self._soon = np.arange(0)
 
     def add(self, plan: EpochPlan, wanted: NDArray[np.bool_]) -> None:
         """Take the last window that is known. Queue those of its reads that are wanted."""
@@ -47,7 +47,7 @@ class SingleReadQueue(WindowedReadQueue):
         self._set(rest[np.searchsorted(rest, position) :])
 
     def _set(self, positions: Positions) -> None:
-        self._soon, self._at = positions, 0
+        self._soon, self._at = positions.astype(index_dtype(len(self._known))), 0
 
 
 class WindowedSingleReads(WindowedEpoch):
