@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.node.decide.peers.sending import MAX_EARLY, Taker, queue_to
+from brand.node.decide.peers.sending import Taker, queue_to
 from brand.node.decide.state.account import Account
+from brand.node.decide.state.connected import MAX_ASKED
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
 from brand.node.decide.state.epoch_table import (
     ActiveEpoch,
@@ -113,11 +114,11 @@ def test_what_is_asked_for_too_early_has_a_bound(plan: EpochPlan) -> None:
     life = EpochEntry()
     life.take(ONE, Taker(ONE, 0, True))
     for _ in range(3):
-        life.ask(ONE, np.zeros(MAX_EARLY // 2, np.int64))
+        life.ask(ONE, np.zeros(MAX_ASKED // 2, np.int64))
     life.want_plan()
     made = live(plan)
     life.activate(made)
-    assert len(queue_to(made.epoch, ONE).unanswered) <= MAX_EARLY
+    assert len(queue_to(made.epoch, ONE).unanswered) <= MAX_ASKED
 
 
 def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: EpochPlan) -> None:

@@ -112,7 +112,7 @@ def test_ranks_and_workers_draw_an_epoch(ranks: int, workers: int, batch: int, s
 
 @pytest.mark.parametrize("start", [0, 5_000_000, 9_999_000])
 def test_a_first_batch_needs_a_small_window(start: int) -> None:
-    """Of ten million samples, at the beginning, in the middle and at the end."""
+    """The data set has ten million samples. The batch is at the beginning, in the middle or at the end of an epoch."""
     order = order_of(CountedPolicy(16, 64), 10_000_000)
     found = EpochPlaces(order, 0)
     assert found.at(np.arange(start, min(start + 1024, order.draws))).tolist()

@@ -107,16 +107,17 @@ class PlanWindow:
 class OpenReads:
     """The reads that are due before a position, and whose samples are not all drawn before it."""
 
-    @classmethod
-    def none(cls, mapping: Mapping) -> OpenReads:
-        return cls(np.empty(0, read_dtype(mapping)), np.arange(0))
-
     reads: NDArray[np.void]
     """The reads, of the dtype `read_dtype`, in the order in which their next samples are drawn. All have one deadline,
     the position.
     """
     drawn: NDArray[np.int64]
     """Places of their samples that are drawn before the position."""
+
+    @classmethod
+    def none(cls, mapping: Mapping) -> OpenReads:
+        """Return no reads."""
+        return cls(np.empty(0, read_dtype(mapping)), np.arange(0))
 
 
 class PlanWindows(Protocol):

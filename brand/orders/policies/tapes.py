@@ -98,7 +98,7 @@ class _Near:
 
 @dataclass(frozen=True, slots=True)
 class StripeLayout:
-    """Where the samples of each stripe are stored. Stripes are numbered in this order, each chunk's as many."""
+    """The stored places of each stripe. Stripes are numbered in the order of storage, equally many a chunk."""
 
     mapping: Mapping
     stripe: int

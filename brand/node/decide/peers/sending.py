@@ -18,6 +18,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.parts import DepartingSamples, message_pages
 from brand.node.decide.peers.peers import Peer
+from brand.node.decide.state.connected import MAX_ASKED
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Key
@@ -30,8 +31,6 @@ from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import PeerRequests
 from brand.reprs import Reprs
 
-MAX_EARLY: Final = 1 << 20
-"""Limit on the requested positions of another node that are kept until the plan is made."""
 LOOK: Final = 1024
 """Limit on the positions that `next` returns."""
 MAX_QUESTIONS: Final = 64
@@ -174,10 +173,10 @@ class Taker:
         self.asked.clear()
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
-        """Queue the positions that the node requests. Before the plan is made, keep up to `MAX_EARLY` of them."""
+        """Queue the positions that the node requests. Before the plan is made, keep up to `MAX_ASKED` of them."""
         if epoch is not None and self.node in epoch.outgoing:
             epoch.ask(self.node, positions)
-        elif sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
+        elif sum(map(len, self.asked)) + len(positions) <= MAX_ASKED:
             self.asked.append(positions)
 
 

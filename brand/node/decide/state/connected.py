@@ -20,7 +20,7 @@ from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import OpenReads, PlanWindow
 
 MAX_ASKED: Final = 1 << 20
-"""Limit on the positions that a node asked for and that are kept until they are known."""
+"""Limit on the positions that another node asked for and that are kept until their samples are known."""
 _NO_NODE: Final = -1
 
 
