@@ -27,6 +27,8 @@ IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
 _NEIGHBOURS: Final = 16
 """Samples of a run of neighbours, on average, whose rows are read run by run."""
+_FEW: Final = 1024
+"""Samples whose equal numbers of pages are stored once, as each draw and read needs them several times."""
 SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
 Places = NDArray[np.integer[Any]]
@@ -34,20 +36,23 @@ PageArray = NDArray[np.unsignedinteger[Any]]
 """Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
 
 
-@dataclass(frozen=True, slots=True)
-class EqualPages:
+class EqualPages(Reprs, shows="samples pages"):
     """The pages of samples that all take equally many, indexed like an array of them."""
 
-    samples: int
-    pages: int
+    def __init__(self, samples: int, pages: int) -> None:
+        self.samples, self.pages = samples, pages
+        self._few = np.full(_FEW, pages, count_dtype(pages))
+        self._few.flags.writeable = False
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, places: Places | slice | int) -> PageArray:
-        """Return the pages of the samples at these places, which are numbers and not a mask."""
+        """Return the pages of the samples at these places, which are numbers and not a mask. They may be read-only."""
+        if isinstance(places, np.ndarray) and places.ndim == 1 and len(places) <= _FEW:
+            return self._few[: len(places)]
         shape = len(range(*places.indices(self.samples))) if isinstance(places, slice) else np.shape(places)
-        return np.full(shape, self.pages, count_dtype(self.pages))
+        return np.full(shape, self.pages, self._few.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

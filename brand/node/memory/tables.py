@@ -15,7 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from brand.reprs import Reprs
 
-BLOCK: Final = 1024
+_SHIFT: Final = 10
+BLOCK: Final = 1 << _SHIFT
 """Entries of a block. A page of memory has as many entries of four bytes."""
 _ONE: Final = np.int16(1)  # of the type of the table: any other one is a hundred times as slow in `ufunc.at`
 _NO_HUGE_PAGES: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
@@ -57,11 +58,11 @@ class UsedBlocks(Reprs, shows="_used"):
 
     def add(self, entries: NDArray[np.integer[Any]]) -> None:
         """Count distinct entries that come into use."""
-        np.add.at(self._used, entries // BLOCK, _ONE)
+        np.add.at(self._used, entries >> _SHIFT, _ONE)
 
     def remove(self, entries: NDArray[np.integer[Any]]) -> list[int]:
         """Count distinct entries that are used no more. Return the blocks of which none is used now."""
-        blocks = entries // BLOCK
+        blocks = entries >> _SHIFT
         np.subtract.at(self._used, blocks, _ONE)
         return sorted(set(blocks[self._used[blocks] == 0].tolist()))
 

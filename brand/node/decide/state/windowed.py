@@ -26,7 +26,7 @@ from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, PlanWindows
 from brand.orders.base.random import blocks
 from brand.reprs import Reprs
 
-FIRST: Final = 1 << 14
+FIRST: Final = 1 << 16
 """Positions of the first window, which draws wait for. Each further window is twice as large as the one before it,"""
 MOST: Final = 1 << 18
 """up to this many positions, which take the loop some milliseconds."""
@@ -276,9 +276,9 @@ class WindowedEpoch(Epoch):
 
     def next_window(self, waiting: Iterable[NDArray[np.int64]]) -> NextWindow | None:
         """Return the window to make now, if there is one. `waiting`: positions of draws that wait."""
-        if self._asked is not None:
-            return None
         known, draws = self._known, len(self._known)
+        if self._asked is not None or (known.first == 0 and known.end == draws):
+            return None
         if not self._begun:
             known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
         unknown = [positions for positions in (*waiting, *self.asked_behind) if not known.has(positions)]
