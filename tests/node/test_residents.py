@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
+from brand.node.memory import tables
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import ROW_BYTES, IndexedPages, NoMemory, PagePool
 from brand.node.memory.residents import Residents
@@ -37,12 +38,15 @@ class ResidentsMachine(RuleBasedStateMachine):
         pages_of=st.lists(st.integers(1, 4), min_size=SAMPLES, max_size=SAMPLES),
         pages=st.integers(5, 100),
         by_index=st.booleans(),
+        small=st.booleans(),
     )
-    def start(self, pages_of: list[int], pages: int, *, by_index: bool) -> None:
+    def start(self, pages_of: list[int], pages: int, *, by_index: bool, small: bool) -> None:
         self.pages_of = np.array(pages_of, np.uint8)
         self.allocator = Allocator((pages + 1) * PAGE, PAGE)
         counts = indexed(self.pages_of) if by_index else self.pages_of
-        self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), counts))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "SMALL", SAMPLES if small else 0)
+            self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), counts))
         self.references = Counter[int]()
         """References but the one of being kept."""
         self.chosen, self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int](), set[int]()

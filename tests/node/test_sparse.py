@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
+from brand.node.memory import tables
 from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from tests.node.support import memory_kib
 
@@ -52,10 +53,24 @@ def test_released_entries_are_0_and_no_others(dtype: type, count: int, data: st.
     assert np.array_equal(table.values, expected)
 
 
+def large_table(count: int) -> UsedBlocks:
+    """The blocks of a table that is too large to keep its memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "SMALL", 0)
+        return UsedBlocks(count)
+
+
+def test_a_small_table_keeps_its_blocks() -> None:
+    blocks = UsedBlocks(tables.SMALL)
+    blocks.add(np.arange(3))
+    assert blocks.remove(np.arange(3)) == []
+    assert blocks.used().tolist() == list(range(tables.SMALL // BLOCK))
+
+
 @given(st.lists(st.sets(st.integers(0, 4 * BLOCK), max_size=20), max_size=8))
 def test_blocks_are_found_when_their_last_entry_goes(steps: list[set[int]]) -> None:
     """Against a counter, entry by entry."""
-    blocks, counter, inside = UsedBlocks(4 * BLOCK + 1), Counter[int](), set[int]()
+    blocks, counter, inside = large_table(4 * BLOCK + 1), Counter[int](), set[int]()
     for step in steps:
         new, gone = step - inside, step & inside
         blocks.add(np.array(sorted(new), np.int64))

@@ -255,6 +255,12 @@ class PagePool(Reprs, shows="allocator _memory"):
         """Return the number of pages of each of some samples in memory."""
         return self._length[heads] if len(self._length) else self.pages_of[places]
 
+    def total(self, places: Places, heads: NDArray[np.int32]) -> int:
+        """Return the number of pages of some samples in memory together."""
+        if isinstance(self.pages_of, EqualPages):
+            return len(places) * self.pages_of.pages
+        return int(self.counts(places, heads).sum(dtype=np.int64))
+
     def came(self, places: Places, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Write the rows of samples in front of their bytes, which are in memory."""
         self._memory.write_rows(heads, _with_places(rows, places))

@@ -145,7 +145,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         self._references[heads] = 1
         if sender is not None:
             self._sender[heads] = sender + 1
-            self.sent_pages[sender] += int(self.pool.counts(places, heads).sum(dtype=np.int64))
+            self.sent_pages[sender] += self.pool.total(places, heads)
         kept = places[self.to_keep(places)]
         if len(kept):
             self._keep(kept)
@@ -161,8 +161,7 @@ class Residents(Reprs, shows="kept_pages released left"):
         heads = self._head[places]
         left = self._references[heads] - np.uint16(1)
         self._references[heads] = left
-        counts = self.pool.counts(places, heads)
-        self.released += int(counts.sum(dtype=np.int64))
+        self.released += self.pool.total(places, heads)
         free = left == 0
         gone, freed = places[free], heads[free]
         if len(gone):
@@ -176,8 +175,8 @@ class Residents(Reprs, shows="kept_pages released left"):
             self._checked[freed] = False
             if len(self._sender):
                 sent = self._sender[freed] > 0
-                senders = self._sender[freed[sent]] - 1
-                np.subtract.at(self.sent_pages, senders, counts[free][sent].astype(np.int64))
+                pages = self.pool.counts(gone[sent], freed[sent]).astype(np.int64)
+                np.subtract.at(self.sent_pages, self._sender[freed[sent]] - 1, pages)
                 self._sender[freed] = 0
 
     def keep(self, chosen: Chosen | NDArray[np.bool_]) -> None:
@@ -199,7 +198,7 @@ class Residents(Reprs, shows="kept_pages released left"):
             dropped.append(places[was & ~stays])
             new.append(places[stays & ~was])
         gone = np.concatenate(dropped)
-        self.kept_pages -= int(self.counts(gone).sum(dtype=np.int64))
+        self.kept_pages -= self.pool.total(gone, self._head[gone])
         if self._directory is not None:
             self._directory.hide(gone)
         self.let_go(gone)

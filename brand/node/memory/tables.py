@@ -18,6 +18,8 @@ from brand.reprs import Reprs
 _SHIFT: Final = 10
 BLOCK: Final = 1 << _SHIFT
 """Entries of a block. A page of memory has as many entries of four bytes."""
+SMALL: Final = 1 << 20
+"""Entries of the largest table that keeps its memory: 4 MB."""
 _ONE: Final = np.int16(1)  # of the type of the table: any other one is a hundred times as slow in `ufunc.at`
 _NO_HUGE_PAGES: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
 _DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
@@ -51,17 +53,24 @@ class SparseTable(Reprs, shows="values"):
 
 
 class UsedBlocks(Reprs, shows="_used"):
-    """Numbers of entries in use of each block of `BLOCK` entries, in a table of `count` entries."""
+    """Numbers of entries in use of each block of `BLOCK` entries, in a table of `count` entries.
+
+    A small table keeps its memory, as counting takes each draw more time than that is worth: all its blocks are in use.
+    """
 
     def __init__(self, count: int) -> None:
-        self._used = np.zeros(-(-count // BLOCK), np.int16)
+        self._counts = count > SMALL
+        self._used = np.full(-(-count // BLOCK), 0 if self._counts else 1, np.int16)
 
     def add(self, entries: NDArray[np.integer[Any]]) -> None:
         """Count distinct entries that come into use."""
-        np.add.at(self._used, entries >> _SHIFT, _ONE)
+        if self._counts:
+            np.add.at(self._used, entries >> _SHIFT, _ONE)
 
     def remove(self, entries: NDArray[np.integer[Any]]) -> list[int]:
         """Count distinct entries that are used no more. Return the blocks of which none is used now."""
+        if not self._counts:
+            return []
         blocks = entries >> _SHIFT
         np.subtract.at(self._used, blocks, _ONE)
         return sorted(set(blocks[self._used[blocks] == 0].tolist()))
