@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import brand
@@ -194,6 +195,16 @@ def test_the_two_halves_of_the_index_must_agree(plain: Path) -> None:
     assert type(first) is LayoutError
     assert (first.path, first.sample, first.expected, first.found) == (plain / "index/place.npy", 0, 0, 1)
     assert others == SAMPLES[1:]
+
+
+@pytest.mark.parametrize("index", [2**64 - 1, 11, 0])
+def test_a_subset_whose_places_are_wrong_is_refused(plain: Path, index: int) -> None:
+    """A row with an index that no sample has, or that another sample has."""
+    samples, place = plain / "index/samples.npy", int(StoredDataSet(plain).places(np.array([5]))[0])
+    overwrite(samples, samples.stat().st_size - 320 + 32 * place + 24, index.to_bytes(8, "little"))
+    with pytest.raises(LayoutError) as caught:
+        StoredDataSet(plain).places_of(np.arange(1, 9))
+    assert caught.value.sample == 5
 
 
 @pytest.mark.parametrize("place", [10, 2**31, 2**32 - 1])

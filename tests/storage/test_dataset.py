@@ -16,6 +16,7 @@ import brand
 from brand.errors import SchemaError
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder
+from brand.storage.dataset import catalogue
 from brand.storage.dataset.dataset import CoveringRanges, StoredDataSet, cut_ranges
 from tests.formats.strategies import data_sets, same
 from tests.independent_reader import Reader
@@ -43,6 +44,15 @@ def model_bytes(chunks: Any, rows: Any) -> list[set[tuple[int, int]]]:
         {(chunk, at) for at in range(row["offset"], row["offset"] + row["size"])}
         for chunk, row in zip(chunks.tolist(), rows, strict=True)
     ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 64, 130])
+@pytest.mark.parametrize("rows", [7, 1 << 16])
+def test_the_places_of_a_subset(dense_set: Path, count: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few samples, looked up one by one, and of many, by the whole index."""
+    monkeypatch.setattr(catalogue, "_ROWS", rows)
+    data, chosen = StoredDataSet(dense_set), np.random.default_rng(count).permutation(130)[:count]
+    assert np.flatnonzero(data.places_of(chosen)).tolist() == sorted(data.places(chosen).tolist())
 
 
 @pytest.mark.slow

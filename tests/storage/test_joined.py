@@ -87,6 +87,17 @@ def test_a_place_without_a_sample_is_an_empty_row_and_never_drawn(made: Path) ->
         assert int(ends[-1]) == data.chunk_rows["file_size"][chunk]
 
 
+def test_the_places_of_a_subset(made: Path) -> None:
+    """As those of each sample, with holes and deleted samples between them."""
+    data = StoredDataSet(made)
+    rng = np.random.default_rng(1)
+    for count in range(len(data.present()) + 1):
+        chosen = rng.permutation(data.present())[:count]
+        assert np.flatnonzero(data.places_of(chosen)).tolist() == sorted(data.places(chosen).tolist())
+    with pytest.raises(DeletedError, match="sample 20 was deleted"):
+        data.places_of(np.arange(20, 26))
+
+
 @pytest.mark.parametrize("index", DELETED)
 def test_a_deleted_sample_is_refused(made: Path, index: int) -> None:
     """Whether its bytes are there or not. The error is no IndexError, which would end a loop in silence."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ from brand.storage.dataset import blame
 from brand.storage.dataset.indexes import Index, OwnIndex
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.location import Where, located
+
+_ROWS: Final = 1 << 16
+"""Rows of the index that are read at a time."""
+_FEW: Final = 32
+"""Samples whose places are looked up one by one are at most one in so many."""
 
 
 class Catalogue:
@@ -174,6 +179,27 @@ class Catalogue:
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Return the places of samples. Raises `FormatError`, `DeletedError`; IndexError for an index out of range."""
         return self.locate(indices)[0]
+
+    def places_of(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return which places have these samples, each given once, shape (`header.samples`,). Errors as of `places`."""
+        found = np.zeros(self.header.samples, np.bool_)
+        if len(indices) * _FEW > self.header.samples:
+            # The whole index in its order takes less time than many rows in the order of the indices.
+            self._check_present(indices)
+            wanted = np.zeros(len(self), np.bool_)
+            wanted[indices] = True
+            for first in range(0, len(found), _ROWS):
+                index = self._rows.run(first, min(first + _ROWS, len(found)))["index"]
+                known = index < len(wanted)
+                found[first : first + len(index)] = known & wanted[np.where(known, index, 0)]
+            drawn = self.drawn()
+            if drawn is not None:
+                found &= drawn
+            if np.count_nonzero(found) == len(indices):
+                return found
+            found[:] = False
+        found[self.places(indices)] = True
+        return found
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """Return the places of samples, and their rows of the index. Raises the errors of `places`."""

@@ -46,7 +46,7 @@ def scan(
         if name not in data.schema and name != "index":
             raise SchemaError(f"no field {name!r}; this data set has {', '.join(sorted({*data.schema, 'index'}))}")
     if subset is not None:
-        places: NDArray[np.int64] | None = np.sort(data.places(selected(data, subset)))
+        places: NDArray[np.int64] | None = np.flatnonzero(data.places_of(selected(data, subset)))
     else:
         drawn = data.drawn()
         places = None if drawn is None else np.flatnonzero(drawn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.predicate import ColumnTable, chosen_by
+
+_NONE: Final = "subset= has no sample"
 
 
 def column_table(data: Catalogue) -> ColumnTable:
@@ -29,19 +31,26 @@ def selected(data: Catalogue, subset: Any) -> NDArray[np.int64]:
     """
     samples = len(data)
     wanted = np.asarray(chosen_by(subset, column_table(data)) if isinstance(subset, str) else subset)
-    if wanted.dtype == np.bool_:
-        if wanted.shape != (samples,):
-            raise UsageError(
-                f"subset= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}"
-            )
-        wanted = np.flatnonzero(wanted)
-        wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
-    elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+    if wanted.dtype != np.bool_:
+        return _indices(wanted, samples)
+    if wanted.shape != (samples,):
+        raise UsageError(f"subset= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}")
+    if data.deleted is not None:
+        wanted = wanted.copy()
+        wanted[data.deleted] = False
+    chosen = np.flatnonzero(wanted)
+    if not len(chosen):
+        raise UsageError(_NONE)
+    return chosen
+
+
+def _indices(wanted: NDArray[Any], samples: int) -> NDArray[np.int64]:
+    if not wanted.size:
+        raise UsageError(_NONE)
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
         raise UsageError(
             f"subset= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices"
         )
-    if not wanted.size:
-        raise UsageError("subset= has no sample")
     outside = wanted[(wanted < 0) | (wanted >= samples)]
     if len(outside):
         raise UsageError(f"subset= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")

@@ -184,6 +184,5 @@ def as_subset(data: Catalogue, subset: Any) -> Subset | None:
     if subset is None:
         drawn = data.drawn()
         return None if drawn is None else Subset.of(drawn)
-    mask = np.zeros(data.header.samples, np.bool_)
-    mask[data.places(selected(data, subset))] = True
+    mask = data.places_of(selected(data, subset))
     return None if mask.all() else Subset.of(mask)
