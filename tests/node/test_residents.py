@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.node.memory import tables
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.pages import ROW_BYTES, IndexedPages, NoMemory, PagePool
+from brand.node.memory.pages import ROW_BYTES, EqualPages, IndexedPages, NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from tests.rounds import examples
 
@@ -29,6 +31,30 @@ def indexed(pages_of: NDArray[np.uint8]) -> IndexedPages:
     largest, total = int(rows["raw_size"].max()), int(pages_of.sum())
     most = int(pages_of.max())
     return IndexedPages(lambda first, end: rows[first:end], rows.__getitem__, len(rows), PAGE, largest, most, total)
+
+
+def peak_of(act: Callable[[], object]) -> int:
+    """The most memory that it takes at a time, in bytes."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_samples_at_once_need_little_memory() -> None:
+    """A server whose memory is its limit goes on when an epoch ends early, or other samples are to be cached."""
+    count = 1 << 20
+    residents = Residents(PagePool(Allocator((count + 1) * PAGE, PAGE), NoMemory(PAGE), EqualPages(count, 1)))
+    every = np.arange(count, dtype=np.int32)
+    residents.put(every, residents.pool.take(every)[0])
+    assert peak_of(lambda: residents.keep(np.ones(count, np.bool_))) < 12 * count
+    assert residents.kept_pages == count
+    assert peak_of(lambda: residents.let_go(every)) < 12 * count
+    assert residents.present(every).all()
+    assert peak_of(lambda: residents.keep(np.zeros(count, np.bool_))) < 24 * count  # with the places that were cached
+    assert residents.pool.allocator.free == count
 
 
 class ResidentsMachine(RuleBasedStateMachine):

@@ -35,6 +35,8 @@ Chosen = PackedMask | CachedUnits
 """Some of the samples of a data set."""
 _BLOCKS: Final = 128
 """Blocks of a table that are scanned at a time."""
+_AT_ONCE: Final = 1 << 17
+"""Samples that are released together, so that temporaries are small."""
 MAX_LEASES: Final = 32
 """Maximum number of leases of one client."""
 STALE_S: Final = 1.0
@@ -158,6 +160,10 @@ class Residents(Reprs, shows="kept_pages released left"):
 
         `chains` are those of the samples, if the caller has them: following the links of each takes longer.
         """
+        if chains is None and len(places) > _AT_ONCE:  # an epoch ends early
+            for part in _parts(places):
+                self.let_go(part)
+            return
         heads = self._head[places]
         left = self._references[heads] - np.uint16(1)
         self._references[heads] = left
@@ -192,18 +198,17 @@ class Residents(Reprs, shows="kept_pages released left"):
     def _change(self, chosen: Chosen) -> NDArray[np.intp]:
         """Cache these places. Return those that were cached, and are not any more."""
         before, self._to_keep = self._to_keep, chosen
-        dropped, new = [np.arange(0)], [np.arange(0)]
+        dropped = [np.arange(0)]
         for places in self._in_memory():
             was, stays = before.at(places), chosen.at(places)
-            dropped.append(places[was & ~stays])
-            new.append(places[stays & ~was])
-        gone = np.concatenate(dropped)
-        self.kept_pages -= self.pool.total(gone, self._head[gone])
-        if self._directory is not None:
-            self._directory.hide(gone)
-        self.let_go(gone)
-        self._keep(np.concatenate(new))
-        return gone
+            gone = places[was & ~stays]
+            dropped.append(gone)
+            self.kept_pages -= self.pool.total(gone, self._head[gone])
+            if self._directory is not None:
+                self._directory.hide(gone)
+            self.let_go(gone)
+            self._keep(places[stays & ~was])
+        return np.concatenate(dropped)
 
     def _in_memory(self) -> Iterator[NDArray[np.intp]]:
         """Yield the places of the samples that are in memory, ascending, some at a time."""
@@ -246,6 +251,11 @@ class Residents(Reprs, shows="kept_pages released left"):
             places = places[together]
             self._directory.show(places, heads[together], counts[together])
             self._directory.mark_checked(places[self.checked(places)])
+
+
+def _parts(places: Places) -> Iterator[Places]:
+    for first in range(0, len(places), _AT_ONCE):
+        yield places[first : first + _AT_ONCE]
 
 
 Shelved = tuple[tuple[int, NDArray[Any]], ...]

@@ -73,7 +73,8 @@ class UsedBlocks(Reprs, shows="_used"):
             return []
         blocks = entries >> _SHIFT
         np.subtract.at(self._used, blocks, _ONE)
-        return sorted(set(blocks[self._used[blocks] == 0].tolist()))
+        empty = blocks[self._used[blocks] == 0]
+        return np.unique(empty).tolist() if len(empty) else []  # only when a block becomes empty, which is rare
 
     def used(self) -> NDArray[np.intp]:
         """Return the blocks that have entries in use, ascending."""

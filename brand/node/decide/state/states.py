@@ -132,12 +132,13 @@ class SampleStates:
         state = self._state[part]
         np.copyto(state, GONE, where=~mask & np.equal(state, DUE))
 
-    def release_all(self) -> NDArray[np.intp]:
+    def release_all(self) -> NDArray[Any]:
         """Release all samples of an epoch that ends, except that due ones may stay. Return those that it held."""
-        held = [np.arange(0)]
+        dtype = index_dtype(len(self._state))
+        held = [np.arange(0, dtype=dtype)]
         for part in blocks(len(self._state)):
             if self._state[part].any():  # a part in which nothing has happened has no memory
-                held.append(part.start + np.flatnonzero(self.release(part)))
+                held.append((part.start + np.flatnonzero(self.release(part))).astype(dtype))
         return np.concatenate(held)
 
     def forget(self, places: Places) -> None:
