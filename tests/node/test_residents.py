@@ -51,7 +51,7 @@ def test_all_samples_at_once_need_little_memory() -> None:
     residents.put(every, residents.pool.take(every)[0])
     assert peak_of(lambda: residents.keep(np.ones(count, np.bool_))) < 12 * count
     assert residents.kept_pages == count
-    assert peak_of(lambda: residents.let_go(every)) < 12 * count
+    assert peak_of(lambda: residents.let_go(every)) < 4 * count
     assert residents.present(every).all()
     assert peak_of(lambda: residents.keep(np.zeros(count, np.bool_))) < 24 * count  # with the places that were cached
     assert residents.pool.allocator.free == count
