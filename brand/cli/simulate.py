@@ -20,7 +20,7 @@ from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.memory import check_unit, parse_size
-from brand.orders import Slots, Stripes, Uniform
+from brand.orders import Slots, StorageOrder, Stripes, Uniform
 from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
@@ -79,7 +79,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
 @_several("placement", "Samples of the cache folder: auto, even, next or frequency. Default: auto.")
 @click.option("--cache-storage", default="nvme", show_default=True, help="Storage of the cache folder, as --storage.")
-@_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
+@_several("order", "stripes, slots, uniform, storage, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
 @_several("servers", "Servers of the nodes: connected, or alone (each reads what its ranks fetch). Default: connected.")
@@ -251,13 +251,18 @@ def _size_or_share(option: str, text: str) -> str | float:
     return found
 
 
-def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
+def _protocol(text: str) -> OrderOption:
     name, colon, chunks = text.partition(":")
     if name == "pool" and chunks.isdecimal() and int(chunks):
         return Pool(int(chunks))
-    known: dict[str, Stripes | Slots | Uniform] = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform()}
+    known: dict[str, OrderOption] = {
+        "stripes": Stripes(),
+        "slots": Slots(),
+        "uniform": Uniform(),
+        "storage": StorageOrder(),
+    }
     if name not in known or colon:
-        raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
+        raise UsageError(f"--order {text}: give stripes, slots, uniform, storage, or pool:8 for pools of 8 chunks")
     return known[name]
 
 

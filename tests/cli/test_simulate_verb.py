@@ -130,6 +130,15 @@ def test_the_baselines_are_simulated_beside_the_default() -> None:
         assert 0.45 * 20000 <= row["read_samples"] <= 0.75 * 20000
 
 
+def test_an_evaluation_reads_each_sample_once_less_what_memory_keeps() -> None:
+    """In the order of the chunks, in as large reads as a training."""
+    asked = "--memory", "0.5", "--order", "storage,stripes", "--epochs", "2", "--json"
+    stored, shuffled = (row["epochs"][1] for row in brand("simulate", *IMAGINED, *asked).json["rows"])
+    assert stored["direct"] == 0
+    assert 0.45 * 20000 <= stored["read_samples"] <= shuffled["read_samples"]
+    assert stored["reads"] <= shuffled["reads"]
+
+
 @pytest.mark.slow
 def test_a_part_has_its_part_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four parts have a quarter of its chunks each."""
@@ -161,7 +170,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         ((*IMAGINED, "--mean-bytes", "much"), "--mean-bytes"),
         ((*IMAGINED, "--storage", "tape"), "nvme, nas, hdd, s3"),
         ((*IMAGINED, "--storage", "-1"), "MB/s"),
-        ((*IMAGINED, "--order", "fifo"), "stripes, slots, uniform, or pool:8"),
+        ((*IMAGINED, "--order", "fifo"), "stripes, slots, uniform, storage, or pool:8"),
         ((*IMAGINED, "--order", "pool:0"), "pool:8 for pools of 8 chunks"),
         ((*IMAGINED, "--order", "pool"), "pool:8 for pools of 8 chunks"),
         ((*IMAGINED, "--order", "minio"), "pool:8 for pools of 8 chunks"),

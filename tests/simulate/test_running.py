@@ -40,6 +40,7 @@ from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order
 from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.storage_order import StoragePolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy
 from brand.simulate.running import EpochWork, SimulatedRun, work_of
@@ -209,7 +210,11 @@ def _epochs(
 
 
 @pytest.mark.parametrize("memory", [0.4, 1.0])
-@pytest.mark.parametrize("policy", [STRIPES, PoolPolicy(2, 8), UniformPolicy(2)], ids=["stripes", "pool", "uniform"])
+@pytest.mark.parametrize(
+    "policy",
+    [STRIPES, PoolPolicy(2, 8), UniformPolicy(2), StoragePolicy(2, 4)],
+    ids=["stripes", "pool", "uniform", "storage"],
+)
 def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Policy) -> None:
     """In the last epoch that there is, so that the server reads nothing ahead for a next one."""
     run, [[work]] = _epochs(texts, policy, range(MAX_EPOCH, MAX_EPOCH + 1), memory=memory)
@@ -223,7 +228,9 @@ def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Polic
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("policy", [STRIPES, slots_across(3, 3)], ids=["stripes", "slots"])
+@pytest.mark.parametrize(
+    "policy", [STRIPES, slots_across(3, 3), StoragePolicy(3, 4, 3)], ids=["stripes", "slots", "storage"]
+)
 def test_three_real_nodes_count_the_same(texts: Path, policy: Policy) -> None:
     """What each of them reads, sends, gets and asks for in the last epoch that there is."""
     run, [works] = _epochs(texts, policy, range(MAX_EPOCH, MAX_EPOCH + 1), memory=0.6, nodes=3)
