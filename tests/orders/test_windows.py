@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brand.orders.base import access
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.policies import tapes, windows
 from brand.orders.policies.stripe_policy import plan_stripes
 from brand.orders.policies.tapes import StripeTapes
@@ -59,7 +59,7 @@ def check(found: StripeWindows, plan: EpochPlan, first: int, end: int) -> None:
         check_open_reads(found, plan, first)
 
 
-def check_open_reads(found: StripeWindows, plan: EpochPlan, position: int) -> None:
+def check_open_reads(found: PlanWindows, plan: EpochPlan, position: int) -> None:
     """A job that begins at a position reads the stripes of which earlier positions draw some samples, but not all."""
     reads, drawn = plan.reads, np.zeros(plan.mapping.samples, np.bool_)
     assert reads is not None

@@ -20,6 +20,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import FlatPolicy
+from brand.orders.policies.uniform_stripes import UniformStripes
 from brand.orders.policies.windows import StripeWindows
 
 STRIPES_VERSION: Final = 2
@@ -36,16 +37,22 @@ class StripePolicy(FlatPolicy):
     version: ClassVar[int] = STRIPES_VERSION
     stripe: int = 1
     """`r`: samples of a stripe. The last stripe of a chunk may be shorter."""
+    all_cached: int = 0
+    """1: memory holds all samples, so that epochs from the second one on are uniform shuffles. 0: it does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("stripe", self.stripe, 1, MAX_POSITIONS)
+        check_number("all_cached", self.all_cached, 0, 1)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        return plan_stripes(mapping, self.stripe, seed, epoch)
+        return self.windows(mapping, seed, None, epoch).whole()
 
-    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> StripeWindows:
-        return StripeWindows(mapping, self.stripe, seed, epoch, subset)
+    def windows(
+        self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int
+    ) -> StripeWindows | UniformStripes:
+        kind = UniformStripes if self.all_cached and epoch else StripeWindows
+        return kind(mapping, self.stripe, seed, epoch, subset)
 
     def plan_joined(self, mapping: Mapping, seed: int, subset: Subset | None, joins: Sequence[Join]) -> EpochPlan:
         return self.windows(mapping, seed, subset, joins[0].lap).whole()
@@ -89,7 +96,8 @@ class Stripes(OrderChoice):
                 f"Stripes(length={length}): a stripe has 1 to {setting.chunk_size} samples, a chunk's size"
             )
         least = chunks_per_group(setting.samples, setting.chunk_size, buffered)
-        return StripePolicy(max(setting.group_chunks(setting.held), least), length)
+        groups = max(setting.group_chunks(setting.held), least)
+        return StripePolicy(groups, length, int(self.buffer is None and setting.held >= setting.samples))
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:

@@ -35,22 +35,46 @@ MOST_SORTED: Final = 1 << 16
 """The most samples that are sorted: 5 ms, and half a megabyte. It fixes orders that users resume."""
 
 
+class UniformOrder(Reprs, shows="count"):
+    """A random order of the numbers 0 to `count` - 1. It needs memory for a table only if they are few."""
+
+    def __init__(self, count: int, seed: int, epoch: int) -> None:
+        self.count = count
+        self._network: FeistelNetwork | None = None
+        self._number_at: NDArray[Any] = np.arange(0)
+        """The number at each position, if there is no network."""
+        self._position_of: NDArray[Any] = np.arange(0)
+        """The position of each number, if there is no network."""
+        if count > MOST_SORTED:
+            self._network = FeistelNetwork(count, seed, RandomStream.SHIFTS, epoch)
+        else:
+            self._number_at = permutation(count, seed, RandomStream.ACCESS, epoch)
+            self._position_of = np.empty_like(self._number_at)
+            self._position_of[self._number_at] = np.arange(count)
+
+    def numbers(self, positions: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Return the number at each position, shape (positions,)."""
+        self._check(positions)
+        found: NDArray[Any] = self._number_at[positions] if self._network is None else self._network.numbers(positions)
+        return found
+
+    def positions(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Return the position of each number, shape (numbers,)."""
+        self._check(numbers)
+        found: NDArray[Any] = self._position_of[numbers] if self._network is None else self._network.positions(numbers)
+        return found
+
+    def _check(self, numbers: NDArray[np.integer[Any]]) -> None:
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count:
+            raise ValueError(f"positions {numbers.min()} to {numbers.max()} of {self.count:,} samples")
+
+
 class UniformWindows(Reprs, shows="mapping"):
     """One epoch of `uniform`, in windows: each sample is a read of its own. It needs memory for a window."""
 
     def __init__(self, mapping: Mapping, seed: int, epoch: int) -> None:
         self.mapping = mapping
-        self._network: FeistelNetwork | None = None
-        self._place_of: NDArray[Any] = np.arange(0)
-        """The place at each position, if there is no network."""
-        self._position_of: NDArray[Any] = np.arange(0)
-        """The position of each place, if there is no network."""
-        if mapping.samples > MOST_SORTED:
-            self._network = FeistelNetwork(mapping.samples, seed, RandomStream.SHIFTS, epoch)
-        else:
-            self._place_of = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
-            self._position_of = np.empty_like(self._place_of)
-            self._position_of[self._place_of] = np.arange(mapping.samples)
+        self._order = UniformOrder(mapping.samples, seed, epoch)
 
     def window(self, first: int, end: int) -> PlanWindow:
         """Return the plan of positions `first` to `end` - 1."""
@@ -90,19 +114,11 @@ class UniformWindows(Reprs, shows="mapping"):
 
     def places(self, positions: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Return the place of the sample at each position, shape (positions,)."""
-        self._check(positions)
-        found: NDArray[Any] = self._place_of[positions] if self._network is None else self._network.numbers(positions)
-        return found
+        return self._order.numbers(positions)
 
     def positions(self, places: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Return the position at which each place is drawn, shape (places,)."""
-        self._check(places)
-        found: NDArray[Any] = self._position_of[places] if self._network is None else self._network.positions(places)
-        return found
-
-    def _check(self, numbers: NDArray[np.integer[Any]]) -> None:
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.mapping.samples:
-            raise ValueError(f"positions {numbers.min()} to {numbers.max()} of {self.mapping.samples:,} samples")
+        return self._order.positions(places)
 
 
 @dataclass(frozen=True)
