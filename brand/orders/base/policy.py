@@ -107,6 +107,11 @@ class Policy(ABC):
         return ""
 
     @property
+    def needs_all(self) -> bool:
+        """Whether epochs are made for memory that holds all samples."""
+        return False
+
+    @property
     def no_part(self) -> str | None:
         """The reason why the order has no subsets; None if it has."""
         return None if self.foreseen is None else ONE_NODE
@@ -197,6 +202,11 @@ class Setting:
     @property
     def chunks(self) -> int:
         return -(-self.samples // self.chunk_size)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the memory of a node holds all samples; `held` is a fraction of them that may be rounded."""
+        return self.held > self.samples - 1
 
     @property
     def owned_chunks(self) -> int:

@@ -36,6 +36,7 @@ _RECORD: Final[dict[str, Sequence[Any]]] = {
     "ranks": range(1, 2),
     "window": range(1),
     "remote": range(1),
+    "all_cached": range(1),
 }
 """The fields in the order of writing. A policy that does not use a field accepts these values and writes the first."""
 _ALWAYS: Final = ["group_chunks", "stripe", "refill"]

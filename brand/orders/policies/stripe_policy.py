@@ -66,6 +66,10 @@ class StripePolicy(FlatPolicy):
     def kept_unit(self) -> int:
         return self.stripe
 
+    @property
+    def needs_all(self) -> bool:
+        return bool(self.all_cached)
+
 
 @dataclass(frozen=True, slots=True)
 class Stripes(OrderChoice):
@@ -97,7 +101,7 @@ class Stripes(OrderChoice):
             )
         least = chunks_per_group(setting.samples, setting.chunk_size, buffered)
         groups = max(setting.group_chunks(setting.held), least)
-        return StripePolicy(groups, length, int(self.buffer is None and setting.held >= setting.samples))
+        return StripePolicy(groups, length, int(self.buffer is None and setting.holds_all))
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:

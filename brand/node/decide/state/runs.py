@@ -172,7 +172,12 @@ class Runs(UserDict[RunNumber, Run]):
         run.note_told_of_memory()
         samples, chunk_size = self._sizes
         chunks, cure = -(-samples // chunk_size), "Give more memory="
-        if chunks < FEW_CHUNKS:
+        if run.order.policy.needs_all:
+            cure = (
+                "The run began with memory for all samples, so each epoch is mixed over all of them: give it that memory "
+                "again, or begin a new run, which is mixed as this memory allows"
+            )
+        elif chunks < FEW_CHUNKS:
             cure += (
                 ", or convert with a smaller --chunk-size: the data set has "
                 f"{counted(chunks, 'chunk')} of {counted(min(samples, chunk_size), 'sample')}"
