@@ -67,6 +67,7 @@ class Walk:
         orders: list[dict[str, Any]] = [
             {"seed": seed % 2, "group_chunks": rng.randint(1, 6), "stripe": rng.randint(1, 9)} for seed in range(2)
         ]
+        orders.append(orders[0] | {"all_cached": 1})
         orders.append({"seed": 3, "group_chunks": rng.randint(1, 4), "protocol": "slots"})
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
         storage = {"seed": 6, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "storage"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from brand.node.decide.state.states import GONE, HELD
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.wire.numbers import RunNumber
 from brand.orders.order import Order
+from brand.orders.policies import stripe_policy
 from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform_stripes import UniformStripes
 from tests.node.test_core import draw
 from tests.node.test_core_walks import WALKS, walk
 from tests.node.world import World
@@ -28,6 +32,8 @@ PLANNED = Order("0" * 32, SAMPLES, 8, 1, StripePolicy(5, 4))
 """The same."""
 UNIFORM: dict[str, Any] = {"group_chunks": 5, "protocol": "uniform", "seed": 1}
 STORAGE: dict[str, Any] = STRIPES | {"protocol": "storage"}
+IN_MEMORY: dict[str, Any] = dict(STRIPES)
+"""The same numbers, but each epoch is a uniform shuffle (`in_memory`)."""
 SUBSETS = [STRIPES | {"part": part} for part in (3, -7, -100)]
 """Most samples, a few, and three (`World.register`)."""
 NAMES = ("FIRST", "MOST", "BEHIND", "MOST_PLACES")
@@ -42,17 +48,30 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(windowed, name, positions)
 
 
-@pytest.fixture(scope="module", params=[STRIPES, UNIFORM, STORAGE], ids=["stripes", "uniform", "storage"])
-def order(request: pytest.FixtureRequest) -> dict[str, Any]:
-    found: dict[str, Any] = request.param
-    return found
+@contextmanager
+def in_memory(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Plan the first epoch, too, as later ones are planned if memory holds all samples."""
+    with pytest.MonkeyPatch.context() as patch:
+        if order is IN_MEMORY:
+            patch.setattr(stripe_policy, "StripeWindows", UniformStripes)
+        yield order
 
 
-@pytest.fixture(scope="module", params=[STRIPES, UNIFORM, STORAGE, *SUBSETS])
-def any_order(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(
+    scope="module",
+    params=[STRIPES, UNIFORM, STORAGE, IN_MEMORY],
+    ids=["stripes", "uniform", "storage", "in memory"],
+)
+def order(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    with in_memory(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=[STRIPES, UNIFORM, STORAGE, IN_MEMORY, *SUBSETS])
+def any_order(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """One of these, or `stripes` of a subset."""
-    found: dict[str, Any] = request.param
-    return found
+    with in_memory(request.param) as found:
+        yield found
 
 
 def plan_of(order: dict[str, Any], epoch: int = 0) -> NDArray[Any]:
@@ -64,6 +83,11 @@ def plan_of(order: dict[str, Any], epoch: int = 0) -> NDArray[Any]:
 def world(pages: int = SAMPLES // 3, *, whole: bool = False) -> World:
     """Samples of one page each, in chunks of eight."""
     return World([96] * SAMPLES, 8, pages + 1, depth=1, whole=whole)
+
+
+def room(order: dict[str, Any]) -> int:
+    """Pages for all reads of an epoch."""
+    return SAMPLES if order is IN_MEMORY else SAMPLES // 3
 
 
 def epoch_of(world: World, run: int, epoch: int = 0) -> WindowedEpoch:
@@ -114,7 +138,7 @@ def test_a_job_goes_on_at_every_position(any_order: dict[str, Any]) -> None:
     """Without a direct read."""
     draws = len(plan_of(any_order))
     for start in range(0, draws, 7 if any_order is STRIPES or draws < SAMPLES else 29):
-        made = world()
+        made = world(room(any_order))
         run = made.register(1, **any_order)
         made.begin(1, run, 0, start)
         assert draw(made, 1, run, 0, range(start, draws)) == 1.0
@@ -135,7 +159,7 @@ def test_positions_in_any_order(any_order: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("small")
 def test_positions_that_are_drawn_again(any_order: dict[str, Any]) -> None:
     """A sampler repeats the first positions to fill up the last round, when these windows are forgotten."""
-    made = world()
+    made = world(room(any_order))
     run = made.register(1, **any_order)
     made.begin(1, run, 0)
     draws = made.draws(run)
@@ -159,7 +183,7 @@ def test_samples_outside_the_subset_are_never_due(order: dict[str, Any]) -> None
 @pytest.mark.usefixtures("small")
 def test_positions_before_the_first_one(order: dict[str, Any]) -> None:
     """A job began in the middle, and a slow worker asks for samples that were left out there. No read is waited for."""
-    made = world()
+    made = world(room(order))
     run = made.register(1, **order)
     made.begin(1, run, 0, 100)
     draw(made, 1, run, 0, range(100, 180))
@@ -171,7 +195,7 @@ def test_positions_before_the_first_one(order: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("small")
 def test_samples_that_are_passed_over_leave_memory(order: dict[str, Any]) -> None:
     """A rank draws every third batch."""
-    made = world()
+    made = world(room(order))
     run = made.register(1, **order)
     made.begin(1, run, 0)
     for first in range(0, SAMPLES, 15):
@@ -216,7 +240,7 @@ def test_samples_of_a_rank_that_never_begins_leave_memory(order: dict[str, Any])
 @pytest.mark.usefixtures("small")
 def test_a_straggler_is_answered(order: dict[str, Any]) -> None:
     """A client asks for positions of an epoch that is over, and of which nothing is read any more."""
-    made = world()
+    made = world(room(order))
     run = made.register(1, **order)
     made.begin(1, run, 0)
     draw(made, 1, run, 0, range(SAMPLES))

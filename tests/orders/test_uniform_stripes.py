@@ -39,7 +39,9 @@ class Small:
     def drawn(self) -> list[int]:
         """The places in the order in which they are drawn: the members of the subset, permuted."""
         members = np.flatnonzero(np.ones(self.mapping.samples) if self.subset is None else self.subset.mask)
-        return members[UniformOrder(len(members), 3, self.epoch).numbers(np.arange(len(members)))].tolist()
+        order = UniformOrder(len(members), 3, self.epoch)
+        found: list[int] = members[order.numbers(np.arange(len(members)))].tolist()
+        return found
 
 
 @st.composite

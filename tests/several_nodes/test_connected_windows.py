@@ -21,6 +21,8 @@ SAMPLES, CHUNK = 240, 8
 ORDER: dict[str, Any] = {"seed": 1, "group_chunks": 3, "stripe": 2}
 OTHERS: list[dict[str, Any]] = [{"part": 3}, {"part": -7}, {"protocol": "uniform"}, {"protocol": "storage"}]
 """Two subsets (`World.register`), and other orders."""
+IN_MEMORY: dict[str, Any] = {"all_cached": 1, "pages": 2 * 240}
+"""From the second epoch on it needs memory for all samples."""
 SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 32)]
 """As in `tests.node.test_windows`."""
 
@@ -78,7 +80,13 @@ def drawn(made: Cluster) -> tuple[int, int]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("nodes", "on_each", "start", "order"),
-    [(2, 1, 0, {}), (2, 1, 100, {}), (3, 2, 0, {}), (3, 2, 96, {}), *[(3, 2, 0, order) for order in OTHERS]],
+    [
+        (2, 1, 0, {}),
+        (2, 1, 100, {}),
+        (3, 2, 0, {}),
+        (3, 2, 96, {}),
+        *[(3, 2, 0, order) for order in (*OTHERS, IN_MEMORY)],
+    ],
 )
 def test_all_samples_come_from_memory(nodes: int, on_each: int, start: int, order: dict[str, Any]) -> None:
     """Each node reads the stripes of its own chunks, each once an epoch, and sends them without a request."""

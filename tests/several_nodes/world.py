@@ -316,7 +316,7 @@ class Walk:
         elif protocol < 0.75:
             order |= {"protocol": "uniform"}
         else:
-            order |= {"stripe": rng.randint(1, chunk_size)}
+            order |= {"stripe": rng.randint(1, chunk_size), "all_cached": rng.randint(0, 1)}
         start = 0 if rng.random() < 0.8 else rng.randrange(count)
         depth = rng.randint(1, 3)
         second = {"seed": 7, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, chunk_size)}

@@ -48,9 +48,7 @@ class StripePolicy(FlatPolicy):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return self.windows(mapping, seed, None, epoch).whole()
 
-    def windows(
-        self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int
-    ) -> StripeWindows | UniformStripes:
+    def windows(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> StripeWindows | UniformStripes:
         kind = UniformStripes if self.all_cached and epoch else StripeWindows
         return kind(mapping, self.stripe, seed, epoch, subset)
 
@@ -74,6 +72,8 @@ class StripePolicy(FlatPolicy):
 @dataclass(frozen=True, slots=True)
 class Stripes(OrderChoice):
     """The default order: every stripe of a chunk is read once an epoch, and its samples are spread over the epoch.
+
+    If memory holds all samples, epochs from the second one on are uniform shuffles, unless `buffer` is given.
 
     Args:
         length: Samples in a stripe; None: the fewest that make reads large enough for the storage (`brand profile`).

@@ -78,7 +78,8 @@ class UniformStripes(Reprs, shows="mapping stripe"):
 
     def _stripe_of(self, places: NDArray[Any]) -> Numbers:
         chunk, offset = np.divmod(places.astype(np.int64), self.mapping.chunk_size)
-        return chunk * self._per_chunk + offset // self.stripe
+        found: Numbers = chunk * self._per_chunk + offset // self.stripe
+        return found
 
     def _next(self, position: int) -> Numbers:
         """Return the first position from this one on at which each stripe is drawn; `draws` if there is none."""

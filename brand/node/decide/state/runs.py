@@ -174,8 +174,8 @@ class Runs(UserDict[RunNumber, Run]):
         chunks, cure = -(-samples // chunk_size), "Give more memory="
         if run.order.policy.needs_all:
             cure = (
-                "The run began with memory for all samples, so each epoch is mixed over all of them: give it that memory "
-                "again, or begin a new run, which is mixed as this memory allows"
+                "The run began with memory for all samples, so each epoch is mixed over all of them: give it that "
+                "memory again, or begin a new run, which is mixed as this memory allows"
             )
         elif chunks < FEW_CHUNKS:
             cure += (
