@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, OpenReads, PlanWindow, read_dtype
@@ -24,17 +24,22 @@ Numbers = NDArray[np.int64]
 
 
 class UniformStripes(Reprs, shows="mapping stripe"):
-    """One epoch, in windows. It needs memory for a window, some numbers for each stripe, and the places of a subset."""
+    """One epoch, in windows. It needs memory for a window, a byte for each stripe, and the places of a subset.
+
+    A window takes least time behind the one before it: a stripe is due if no earlier position draws from it.
+    """
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int, subset: Subset | None = None) -> None:
-        self.mapping, self.stripe, self.subset = mapping, stripe, subset
+        self.mapping, self.stripe, self.subset, self._numbers = mapping, stripe, subset, (seed, epoch)
         self.draws = mapping.samples if subset is None else len(subset)
         self._order = UniformOrder(self.draws, seed, epoch)
         self._per_chunk = -(-mapping.chunk_size // stripe)
+        self._begun, self._upto = np.zeros(mapping.chunks * self._per_chunk, np.bool_), 0
+        """The stripes of which positions before `_upto` draw samples."""
 
     @property
     def read_count(self) -> int:
-        return len(self._reads)
+        return int(np.count_nonzero(self._sizes))
 
     @property
     def position_of(self) -> None:
@@ -42,28 +47,70 @@ class UniformStripes(Reprs, shows="mapping stripe"):
 
     def window(self, first: int, end: int) -> PlanWindow:
         """Return the plan of positions `first` to `end` - 1."""
+        self._begin(first)
         sample_of = np.empty(end - first, index_dtype(self.mapping.samples))
+        reads = [np.empty(0, read_dtype(self.mapping))]
         for part in blocks(end - first):
-            sample_of[part] = self._places(self._order.numbers(np.arange(first + part.start, first + part.stop)))
-        due = self._reads["deadline"].searchsorted((first, end))
-        return PlanWindow(first, sample_of, self._reads[slice(*due)])
+            sample_of[part] = self._drawn(first + part.start, first + part.stop)
+            reads.append(self._due(first + part.start, sample_of[part]))
+        self._upto = end
+        return PlanWindow(first, sample_of, np.concatenate(reads))
 
     def open_reads(self, position: int) -> OpenReads:
         """Return the reads that have to be done before a position, for a job that begins there."""
         if not 0 < position < self.draws:
             return OpenReads.none(self.mapping)
-        then = self._next(position)
-        is_open = (self._next(0) < position) & (then < self.draws)
-        stripes = np.flatnonzero(is_open)
-        reads = self._table(stripes[np.argsort(then[stripes])])
+        drawn = np.empty(position, np.int64)
+        counts = np.zeros_like(self._sizes)
+        for part in blocks(position):
+            drawn[part] = self._drawn(part.start, part.stop)
+            np.add.at(counts, self._stripe_of(drawn[part]), 1)
+        self._begun, self._upto = counts > 0, position
+        is_open = self._begun & (counts < self._sizes)
+        known, stripes = ~is_open, [np.arange(0)]
+        for part in blocks(self.draws - position):
+            if known.all():
+                break
+            stripes.append(self._unknown(known, self._drawn(position + part.start, position + part.stop))[0])
+        reads = self._table(np.concatenate(stripes))
         reads["deadline"] = position
-        drawn = self.window(0, position).sample_of.astype(np.int64)
         return OpenReads(reads, drawn[is_open[self._stripe_of(drawn)]])
 
     def whole(self) -> EpochPlan:
         """Return the plan as a whole. Any thread may call this."""
-        window = self.window(0, self.draws)
+        window = UniformStripes(self.mapping, self.stripe, *self._numbers, self.subset).window(0, self.draws)
         return EpochPlan(self.mapping, window.sample_of, window.reads, subset=self.subset)
+
+    def _begin(self, position: int) -> None:
+        """Find the stripes of which positions before this one draw samples."""
+        if position < self._upto:
+            self._begun[:], self._upto = False, 0
+        for part in blocks(position - self._upto):
+            self._begun[self._stripe_of(self._drawn(self._upto + part.start, self._upto + part.stop))] = True
+        self._upto = position
+
+    def _due(self, first: int, places: NDArray[Any]) -> NDArray[np.void]:
+        """Return the reads of the stripes that begin at the positions from `first` on, which draw these places."""
+        stripes, at = self._unknown(self._begun, places)
+        reads = self._table(stripes)
+        reads["deadline"] = first + at
+        return reads
+
+    def _unknown(self, known: Mask, places: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """Return the stripes of these places that are not known, and the first place of each, by its index, ascending.
+
+        They are known then.
+        """
+        stripes = self._stripe_of(places)
+        new = np.flatnonzero(~known[stripes])
+        stripes, at = np.unique(stripes[new], return_index=True)
+        known[stripes] = True
+        in_order = np.argsort(at)
+        return stripes[in_order], new[at[in_order]]
+
+    def _drawn(self, first: int, end: int) -> NDArray[Any]:
+        """Return the places that positions `first` to `end` - 1 draw."""
+        return self._places(self._order.numbers(np.arange(first, end)))
 
     @cached_property
     def _members(self) -> NDArray[Any] | None:
@@ -81,26 +128,14 @@ class UniformStripes(Reprs, shows="mapping stripe"):
         found: Numbers = chunk * self._per_chunk + offset // self.stripe
         return found
 
-    def _next(self, position: int) -> Numbers:
-        """Return the first position from this one on at which each stripe is drawn; `draws` if there is none."""
-        found = np.full(self.mapping.chunks * self._per_chunk, self.draws, np.int64)
-        for part in blocks(self.draws):
-            numbers = np.arange(part.start, part.stop)
-            positions = self._order.positions(numbers)
-            stripes = self._stripe_of(self._places(numbers))
-            starts = np.flatnonzero(np.diff(stripes, prepend=-1))
-            least = np.minimum.reduceat(np.where(positions < position, self.draws, positions), starts)
-            found[stripes[starts]] = np.minimum(found[stripes[starts]], least)  # a stripe may begin in the part before
-        return found
-
     @cached_property
-    def _reads(self) -> NDArray[np.void]:
-        """The reads of all stripes, by deadline."""
-        due = self._next(0)
-        stripes = np.argsort(due)[: np.count_nonzero(due < self.draws)]
-        reads = self._table(stripes)
-        reads["deadline"] = due[stripes]
-        return reads
+    def _sizes(self) -> Numbers:
+        """The samples of each stripe that are drawn, shape (stripes,)."""
+        if self._members is not None:
+            return np.bincount(self._stripe_of(self._members), minlength=len(self._begun))
+        begins = np.arange(self._per_chunk) * self.stripe
+        found: Numbers = np.clip(self.mapping.chunk_samples()[:, None] - begins, 0, self.stripe).ravel()
+        return found
 
     def _table(self, stripes: Numbers) -> NDArray[np.void]:
         """Return the reads of these stripes, whose deadlines are not filled in."""
