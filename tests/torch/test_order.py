@@ -70,14 +70,26 @@ def test_workers_and_threads(numbers: Path, expected: list[list[int]], workers: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "workers"), [(0.2, 0), (0.5, -2), (1.0, -2), (None, 0)])
-def test_memory(numbers: Path, expected: list[list[int]], memory: Any, workers: int) -> None:
-    """From more than a sixteenth to all of the data, or whatever is free."""
+@pytest.mark.parametrize(("memory", "workers"), [(0.2, 0), (0.5, -2), (0.95, -2)])
+def test_memory(numbers: Path, expected: list[list[int]], memory: float, workers: int) -> None:
+    """From more than a sixteenth to nearly all of the data."""
     with served(numbers, memory=memory) as data_set:
         assert delivered(data_set, workers) == expected
     assert BrandSampler(BrandDataset(numbers, memory=memory), seed=SEED).order == (
         BrandSampler(BrandDataset(numbers, memory=0.3), seed=SEED).order
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("memory", "workers"), [(1.0, -2), (None, 0)])
+def test_memory_for_all_samples(numbers: Path, expected: list[list[int]], memory: float | None, workers: int) -> None:
+    """Whatever is free, too: the first epoch is the same, and later ones are those of the order that says so."""
+    with served(numbers, memory=memory) as data_set:
+        found = delivered(data_set, workers)
+    order = BrandSampler(BrandDataset(numbers, memory=1.0), seed=SEED).order
+    assert order.policy.needs_all
+    assert found == [planned(numbers, order, epoch) for epoch in range(len(expected))]
+    assert [epoch == other for epoch, other in zip(found, expected, strict=True)] == [True, *[False] * (len(found) - 1)]
 
 
 @pytest.mark.parametrize("memory", [0.08, 0.3])
