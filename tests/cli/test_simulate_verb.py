@@ -131,7 +131,7 @@ def test_the_baselines_are_simulated_beside_the_default() -> None:
 
 
 def test_an_evaluation_reads_each_sample_once_less_what_memory_keeps() -> None:
-    """In the order of the chunks, in as large reads as a training."""
+    """Its reads are as large as those of a training."""
     asked = "--memory", "0.5", "--order", "storage,stripes", "--epochs", "2", "--json"
     stored, shuffled = (row["epochs"][1] for row in brand("simulate", *IMAGINED, *asked).json["rows"])
     assert stored["direct"] == 0

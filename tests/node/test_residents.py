@@ -55,6 +55,9 @@ def test_all_samples_at_once_need_little_memory() -> None:
     assert residents.present(every).all()
     assert peak_of(lambda: residents.keep(np.zeros(count, np.bool_))) < 24 * count  # with the places that were cached
     assert residents.pool.allocator.free == count
+    residents.put(every, residents.pool.take(every)[0])
+    assert peak_of(lambda: residents.let_go(every)) < 12 * count
+    assert residents.pool.allocator.free == count
 
 
 class ResidentsMachine(RuleBasedStateMachine):

@@ -69,7 +69,7 @@ def check(found: UniformWindows, plan: EpochPlan, first: int, end: int) -> None:
     assert window.sample_of.tolist() == plan.sample_of[first:end].tolist()
     assert window.reads is None
     assert found.reads_before(first) == first
-    assert found.positions(window.sample_of).tolist() == list(range(first, end))
+    assert found.order.positions(window.sample_of).tolist() == list(range(first, end))
 
 
 @pytest.mark.usefixtures("either")
@@ -84,8 +84,8 @@ def test_windows_are_parts_of_the_plan(mapping: Mapping, seed: int, epoch: int, 
     for first, end in [*pieces, (0, 0)]:
         check(found, plan, first, end)
     some = np.array([rng.randrange(mapping.samples) for _ in range(9)])
-    assert plan.sample_of[found.positions(some)].tolist() == some.tolist()
-    assert found.places(some).tolist() == plan.sample_of[some].tolist()
+    assert plan.sample_of[found.order.positions(some)].tolist() == some.tolist()
+    assert found.order.numbers(some).tolist() == plan.sample_of[some].tolist()
 
 
 def test_windows_of_a_large_epoch_are_parts_of_its_plan() -> None:
@@ -101,7 +101,7 @@ def test_windows_of_a_large_epoch_are_parts_of_its_plan() -> None:
 def test_there_is_nothing_outside_an_epoch(wrong: int) -> None:
     """No position wraps around, and none of the cells behind the last sample is one."""
     found = UniformWindows(Mapping(100, 8, 1), 0, 0)
-    for ask in (found.places, found.positions):
+    for ask in (found.order.numbers, found.order.positions):
         with pytest.raises(ValueError, match="of 100 samples"):
             ask(np.array([5, wrong, 7]))
 
@@ -111,7 +111,7 @@ def test_a_window_of_a_billion_takes_memory_for_a_window() -> None:
     tracemalloc.start()
     found = UniformWindows(Mapping(1_000_000_000, 8192, 16), 0, 1)
     window = found.window(500_000_000, 500_004_096)
-    assert found.positions(window.sample_of[-5:]).tolist() == list(range(500_004_091, 500_004_096))
+    assert found.order.positions(window.sample_of[-5:]).tolist() == list(range(500_004_091, 500_004_096))
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
 

@@ -1,4 +1,4 @@
-"""An epoch whose samples are all in memory: a uniform shuffle, which is read in stripes and planned in windows."""
+"""If memory holds all samples, an epoch is a uniform shuffle, which is read in stripes and planned in windows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Small:
 
 @st.composite
 def small_epochs(draw: st.DrawFn) -> Small:
-    """Of up to 40 samples, also of one stripe, of stripes that do not divide a chunk, and with empty stripes."""
+    """Draw an epoch of up to 40 samples. A stripe may be shorter than the others, or have no sample of the subset."""
     samples, chunk_size = draw(st.integers(1, 40)), draw(st.integers(1, 12))
     members = draw(st.sets(st.integers(0, samples - 1), min_size=1))
     mask = np.isin(np.arange(samples), sorted(members))
@@ -56,7 +56,7 @@ def small_epochs(draw: st.DrawFn) -> Small:
 
 @pytest.fixture(params=[(0, 5), (1 << 16, 1 << 17)], ids=["network", "table"])
 def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders that are made without a table, a few places at a time, and with one."""
+    """Have orders made by a network, a few places at a time, or by a table."""
     most, block = request.param
     monkeypatch.setattr(uniform, "MOST_SORTED", most)
     monkeypatch.setattr(random, "BLOCK", block)
@@ -88,7 +88,7 @@ def test_the_plan_is_that_of_the_model(case: Small) -> None:
 @examples(40)
 @given(small_epochs())
 def test_windows_are_parts_of_the_plan(case: Small) -> None:
-    """From each position to each later one; a job that begins there reads what is left of the stripes before it."""
+    """A job that begins at any position reads what is left of the stripes that are due before it."""
     plan, found = case.windows().whole(), case.windows()
     due = table_of(plan)["deadline"]
     for first in range(found.draws + 1):

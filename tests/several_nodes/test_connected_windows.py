@@ -21,7 +21,7 @@ SAMPLES, CHUNK = 240, 8
 ORDER: dict[str, Any] = {"seed": 1, "group_chunks": 3, "stripe": 2}
 OTHERS: list[dict[str, Any]] = [{"part": 3}, {"part": -7}, {"protocol": "uniform"}, {"protocol": "storage"}]
 """Two subsets (`World.register`), and other orders."""
-IN_MEMORY: dict[str, Any] = {"all_cached": 1, "pages": 2 * 240}
+IN_MEMORY: dict[str, Any] = {"all_cached": 1, "pages": 2 * SAMPLES}
 """From the second epoch on it needs memory for all samples."""
 SIZES = [(1, 1, 0, 1), (3, 8, 4, 5), (16, 64, 16, 32)]
 """As in `tests.node.test_windows`."""

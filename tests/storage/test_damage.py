@@ -199,7 +199,7 @@ def test_the_two_halves_of_the_index_must_agree(plain: Path) -> None:
 
 @pytest.mark.parametrize("index", [2**64 - 1, 11, 0])
 def test_a_subset_whose_places_are_wrong_is_refused(plain: Path, index: int) -> None:
-    """A row with an index that no sample has, or that another sample has."""
+    """A row of the index names no sample, or another sample."""
     samples, place = plain / "index/samples.npy", int(StoredDataSet(plain).places(np.array([5]))[0])
     overwrite(samples, samples.stat().st_size - 320 + 32 * place + 24, index.to_bytes(8, "little"))
     with pytest.raises(LayoutError) as caught:

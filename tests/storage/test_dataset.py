@@ -49,8 +49,8 @@ def model_bytes(chunks: Any, rows: Any) -> list[set[tuple[int, int]]]:
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 64, 130])
 @pytest.mark.parametrize("rows", [7, 1 << 16])
 def test_the_places_of_a_subset(dense_set: Path, count: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a few samples, looked up one by one, and of many, by the whole index."""
-    monkeypatch.setattr(catalogue, "_ROWS", rows)
+    """The place of each of a few samples is looked up. The places of many are found in the whole index."""
+    monkeypatch.setattr(catalogue, "ROWS_AT_ONCE", rows)
     data, chosen = StoredDataSet(dense_set), np.random.default_rng(count).permutation(130)[:count]
     assert np.flatnonzero(data.places_of(chosen)).tolist() == sorted(data.places(chosen).tolist())
 

@@ -88,7 +88,7 @@ def test_a_place_without_a_sample_is_an_empty_row_and_never_drawn(made: Path) ->
 
 
 def test_the_places_of_a_subset(made: Path) -> None:
-    """As those of each sample, with holes and deleted samples between them."""
+    """They are those of its samples. The data set has holes and deleted samples."""
     data = StoredDataSet(made)
     rng = np.random.default_rng(1)
     for count in range(len(data.present()) + 1):

@@ -52,7 +52,7 @@ def test_epochs_after_the_first_are_uniform_and_read_nothing(path: Path) -> None
 @pytest.mark.parametrize("subset", [None, np.arange(COUNT) % 4 > 0], ids=["all", "subset"])
 @pytest.mark.parametrize("batches", [0, 7, 40])
 def test_a_run_goes_on_with_another_server(path: Path, subset: Any, batches: int, ranks: int) -> None:
-    """Also on two ranks. A rank alone has each stripe read once, and no sample by itself."""
+    """Its ranks fetch the rest in order. For one rank, each stripe is read once, and no sample is read alone."""
     with running_server(path, memory=1.0) as server:
         loader = loader_of(path, server.address, subset=subset)
         expected = epoch_of(loader, MAX_EPOCH)  # there is no later epoch to read ahead

@@ -83,7 +83,7 @@ def test_memory(numbers: Path, expected: list[list[int]], memory: float, workers
 @pytest.mark.slow
 @pytest.mark.parametrize(("memory", "workers"), [(1.0, -2), (None, 0)])
 def test_memory_for_all_samples(numbers: Path, expected: list[list[int]], memory: float | None, workers: int) -> None:
-    """Whatever is free, too: the first epoch is the same, and later ones are those of the order that says so."""
+    """The first epoch is the same as with less memory. Later epochs are those of an order for all samples in memory."""
     with served(numbers, memory=memory) as data_set:
         found = delivered(data_set, workers)
     order = BrandSampler(BrandDataset(numbers, memory=1.0), seed=SEED).order

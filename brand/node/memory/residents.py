@@ -23,6 +23,8 @@ from brand.node.memory.tables import BLOCK, SparseTable, UsedBlocks
 from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import CachedUnits
+from brand.orders.base.random import BLOCK as BLOCK_OF_SAMPLES
+from brand.orders.base.random import blocks
 from brand.reprs import Reprs
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ Chosen = PackedMask | CachedUnits
 """Some of the samples of a data set."""
 _BLOCKS: Final = 128
 """Blocks of a table that are scanned at a time."""
-_AT_ONCE: Final = 1 << 17
-"""Samples that are released together, so that temporaries are small."""
 MAX_LEASES: Final = 32
 """Maximum number of leases of one client."""
 STALE_S: Final = 1.0
@@ -160,9 +160,9 @@ class Residents(Reprs, shows="kept_pages released left"):
 
         `chains` are those of the samples, if the caller has them: following the links of each takes longer.
         """
-        if chains is None and len(places) > _AT_ONCE:  # an epoch ends early
-            for part in _parts(places):
-                self.let_go(part)
+        if chains is None and len(places) > BLOCK_OF_SAMPLES:  # an epoch ends early: temporaries are to be small
+            for part in blocks(len(places)):
+                self.let_go(places[part])
             return
         heads = self._head[places]
         left = self._references[heads] - np.uint16(1)
@@ -251,11 +251,6 @@ class Residents(Reprs, shows="kept_pages released left"):
             places = places[together]
             self._directory.show(places, heads[together], counts[together])
             self._directory.mark_checked(places[self.checked(places)])
-
-
-def _parts(places: Places) -> Iterator[Places]:
-    for first in range(0, len(places), _AT_ONCE):
-        yield places[first : first + _AT_ONCE]
 
 
 Shelved = tuple[tuple[int, NDArray[Any]], ...]

@@ -12,7 +12,7 @@ from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.reads.operations import StorageFacts
 from brand.node.memory.pages import ROW_BYTES, page_bytes
 from brand.node.setup.memory import Memory, check_memory, memory_bytes, remote_bytes
-from brand.orders.base.policy import Setting
+from brand.orders.base.policy import Setting, holds_all
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption, choice_of
 from brand.storage.dataset.dataset import StoredDataSet
@@ -168,7 +168,7 @@ def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory)
     cached for the next epoch.
     """
     samples = samples_held(facts, share, memory)
-    if samples > facts.samples - 1:
+    if holds_all(samples, facts.samples):
         return facts.samples
     left = max(1, int(samples - order.policy.held(order.mapping)))
     unit = 1 << max(0, left.bit_length() - 2)

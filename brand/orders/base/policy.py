@@ -174,6 +174,11 @@ def check_number(name: str, value: Any, least: int, most: int) -> None:
         raise ValueError(f"{name}={value} of an order is not from {least} to {most:,}")
 
 
+def holds_all(held: float, samples: int) -> bool:
+    """Return whether memory for `held` samples, which may be rounded, holds all of them."""
+    return held > samples - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The data set, the memory, the storage and the nodes for which a policy is chosen."""
@@ -202,11 +207,6 @@ class Setting:
     @property
     def chunks(self) -> int:
         return -(-self.samples // self.chunk_size)
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether the memory of a node holds all samples; `held` is a fraction of them that may be rounded."""
-        return self.held > self.samples - 1
 
     @property
     def owned_chunks(self) -> int:

@@ -17,7 +17,7 @@ from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping, chunks_per_group
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number
+from brand.orders.base.policy import OrderChoice, Policy, Setting, Size, check_number, holds_all
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import FlatPolicy
 from brand.orders.policies.uniform_stripes import UniformStripes
@@ -101,7 +101,7 @@ class Stripes(OrderChoice):
             )
         least = chunks_per_group(setting.samples, setting.chunk_size, buffered)
         groups = max(setting.group_chunks(setting.held), least)
-        return StripePolicy(groups, length, int(self.buffer is None and setting.holds_all))
+        return StripePolicy(groups, length, int(self.buffer is None and holds_all(setting.held, setting.samples)))
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:

@@ -74,13 +74,13 @@ class UniformWindows(Reprs, shows="mapping"):
 
     def __init__(self, mapping: Mapping, seed: int, epoch: int) -> None:
         self.mapping = mapping
-        self._order = UniformOrder(mapping.samples, seed, epoch)
+        self.order = UniformOrder(mapping.samples, seed, epoch)
 
     def window(self, first: int, end: int) -> PlanWindow:
         """Return the plan of positions `first` to `end` - 1."""
         sample_of = np.empty(end - first, index_dtype(self.mapping.samples))
         for part in blocks(end - first):
-            sample_of[part] = self.places(np.arange(first + part.start, first + part.stop))
+            sample_of[part] = self.order.numbers(np.arange(first + part.start, first + part.stop))
         return PlanWindow(first, sample_of, None)
 
     @property
@@ -97,7 +97,7 @@ class UniformWindows(Reprs, shows="mapping"):
 
     @property
     def position_of(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        return self.positions
+        return self.order.positions
 
     def open_reads(self, position: int) -> OpenReads:  # noqa: ARG002 - as `PlanWindows`
         """Return no reads: none has a sample that is drawn later."""
@@ -111,14 +111,6 @@ class UniformWindows(Reprs, shows="mapping"):
     def reads_before(self, position: int) -> int:
         """Return the number of reads that are due before a position is drawn."""
         return position
-
-    def places(self, positions: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Return the place of the sample at each position, shape (positions,)."""
-        return self._order.numbers(positions)
-
-    def positions(self, places: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Return the position at which each place is drawn, shape (places,)."""
-        return self._order.positions(places)
 
 
 @dataclass(frozen=True)
@@ -136,9 +128,9 @@ class UniformPolicy(Policy):
         return UniformWindows(mapping, seed, epoch) if subset is None else None
 
     def drawn(self, mapping: Mapping, seed: int, subset: Subset | None, epoch: int) -> Iterator[NDArray[Any]]:
-        windows, mask = UniformWindows(mapping, seed, epoch), None if subset is None else subset.mask
+        order, mask = UniformOrder(mapping.samples, seed, epoch), None if subset is None else subset.mask
         for part in blocks(mapping.samples):
-            places = windows.places(np.arange(part.start, part.stop))
+            places = order.numbers(np.arange(part.start, part.stop))
             yield places if mask is None else places[mask[places]]
 
     def held(self, mapping: Mapping) -> int:

@@ -24,9 +24,10 @@ Numbers = NDArray[np.int64]
 
 
 class UniformStripes(Reprs, shows="mapping stripe"):
-    """One epoch, in windows. It needs memory for a window, a byte for each stripe, and the places of a subset.
+    """One epoch, in windows. It needs memory for a window, 9 bytes for each stripe, and the places of a subset.
 
-    A window takes least time behind the one before it: a stripe is due if no earlier position draws from it.
+    A stripe is due if no earlier position draws from it. So a window goes through the positions before it, unless it
+    follows the last one. `open_reads` also needs 8 bytes for each position before its own.
     """
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int, subset: Subset | None = None) -> None:

@@ -24,10 +24,10 @@ from brand.storage.dataset.indexes import Index, OwnIndex
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.location import Where, located
 
-_ROWS: Final = 1 << 16
+ROWS_AT_ONCE: Final = 1 << 16
 """Rows of the index that are read at a time."""
 _FEW: Final = 32
-"""Samples whose places are looked up one by one are at most one in so many."""
+"""If fewer than one in `_FEW` samples are chosen, the place of each is looked up."""
 
 
 class Catalogue:
@@ -182,24 +182,26 @@ class Catalogue:
 
     def places_of(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Return which places have these samples, each given once, shape (`header.samples`,). Errors as of `places`."""
-        found = np.zeros(self.header.samples, np.bool_)
         if len(indices) * _FEW > self.header.samples:
-            # The whole index in its order takes less time than many rows in the order of the indices.
-            self._check_present(indices)
-            wanted = np.zeros(len(self), np.bool_)
-            wanted[indices] = True
-            for first in range(0, len(found), _ROWS):
-                index = self._rows.run(first, min(first + _ROWS, len(found)))["index"]
-                known = index < len(wanted)
-                found[first : first + len(index)] = known & wanted[np.where(known, index, 0)]
-            drawn = self.drawn()
-            if drawn is not None:
-                found &= drawn
+            # To read the index in its order takes less time than to take many of its rows in the order of the indices.
+            found = self._scanned_places(indices)
             if np.count_nonzero(found) == len(indices):
                 return found
-            found[:] = False
-        found[self.places(indices)] = True
+        found = np.zeros(self.header.samples, np.bool_)
+        found[self.places(indices)] = True  # or say what is wrong with the index
         return found
+
+    def _scanned_places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return which places have these samples by the rows of the index. Raises `FormatError`, `DeletedError`."""
+        self._check_present(indices)
+        wanted, found = np.zeros(len(self), np.bool_), np.zeros(self.header.samples, np.bool_)
+        wanted[indices] = True
+        for first in range(0, len(found), ROWS_AT_ONCE):
+            index = self._rows.run(first, min(first + ROWS_AT_ONCE, len(found)))["index"]
+            known = index < len(wanted)
+            found[first : first + len(index)] = known & wanted[np.where(known, index, 0)]
+        drawn = self.drawn()
+        return found if drawn is None else found & drawn
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """Return the places of samples, and their rows of the index. Raises the errors of `places`."""

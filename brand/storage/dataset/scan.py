@@ -20,6 +20,7 @@ from brand.errors import SchemaError
 from brand.formats.contents import cut_blocks
 from brand.formats.record import RecordDecoder
 from brand.starting import ThreadPool
+from brand.storage.dataset.catalogue import ROWS_AT_ONCE
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.selection import selected
 
@@ -31,8 +32,6 @@ OBJECT_BYTES: Final = 1024
 """Memory of the Python objects of a sample, in addition to its stored bytes: about that of ten fields."""
 READERS: Final = 8
 """Threads that read. A storage with a high latency needs several reads in flight."""
-_ROWS: Final = 1 << 16
-"""Rows of the index that are read at a time."""
 
 _Samples = list[dict[str, Any]]
 
@@ -83,8 +82,8 @@ def _batches(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
     """Yield the places and the rows of each batch. `places`: ascending; None: all."""
     count = data.header.samples if places is None else len(places)
-    for first in range(0, count, _ROWS):
-        end = min(count, first + _ROWS)
+    for first in range(0, count, ROWS_AT_ONCE):
+        end = min(count, first + ROWS_AT_ONCE)
         some = np.arange(first, end) if places is None else places[first:end]
         rows = data.rows(first, end) if places is None else data.rows_at(some)
         for begin, stop in cut_blocks(rows["size"].astype(np.int64) + OBJECT_BYTES, READ_BYTES):

@@ -47,7 +47,7 @@ class SingleReadQueue(WindowedReadQueue):
         self._set(rest[np.searchsorted(rest, position) :])
 
     def _set(self, positions: Positions) -> None:
-        self._soon, self._at = positions.astype(index_dtype(len(self._known))), 0
+        self._soon, self._at = positions.astype(index_dtype(len(self._known)), copy=False), 0
 
 
 class WindowedSingleReads(WindowedEpoch):

@@ -277,7 +277,7 @@ class WindowedEpoch(Epoch):
     def next_window(self, waiting: Iterable[NDArray[np.int64]]) -> NextWindow | None:
         """Return the window to make now, if there is one. `waiting`: positions of draws that wait."""
         known, draws = self._known, len(self._known)
-        if self._asked is not None or (known.first == 0 and known.end == draws):
+        if self._asked is not None or (known.first == 0 and known.end == draws):  # this is asked at each step
             return None
         if not self._begun:
             known.begin(min(draws, self._start // MOST_PLACES * MOST_PLACES))
