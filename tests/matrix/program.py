@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -39,6 +40,10 @@ WAYS = {
     "Ray Train": "ray.RAY",
 }
 """The module of each framework, and its name there."""
+FEEDER_S = 10.0
+"""Limit for a thread of a freed queue."""
+INNERMOST = 4
+"""Calls of an error that are shown."""
 
 
 def way_of(framework: str) -> Way:
@@ -46,6 +51,18 @@ def way_of(framework: str) -> Way:
     module, _, name = WAYS[framework].partition(".")
     way: Way = getattr(importlib.import_module(f"tests.matrix.ways.{module}"), name)
     return way
+
+
+def _end_feeders() -> None:
+    """Wait until the threads of freed queues have closed their pipes.
+
+    A DataLoader whose sampler refuses the first batch starts these threads while it is freed. If the garbage collector
+    frees it, each pipe is closed twice: by the collector, and later by the thread, which would close a file of the
+    next run if that has the same number.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(FEEDER_S)
 
 
 def serve(framework: str, data: Path, address: str, rank: int, ranks: int) -> None:
@@ -84,6 +101,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _told(error: Exception) -> tuple[str, str]:
+    """Return how a run has ended with an error, and what it said."""
+    cause = next((each for each in _chain(error) if isinstance(each, BrandError)), None)
+    if cause is not None:
+        return "refused", str(cause)
+    traceback.print_exc()
+    return "failed", f"{type(error).__name__}: {error} (at {_place(error)})"
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost calls of an error."""
+    calls = traceback.extract_tb(error.__traceback__)[-INNERMOST:]
+    return ", ".join(f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in calls)
+
+
 def _one(way: Way, run: MatrixRun) -> Outcome:
     outcome, task, heard = run.outcome, run.task, Heard()
     # Where does a run wait that does not end, and where do its workers? The run says it without a signal, because
@@ -98,17 +130,13 @@ def _one(way: Way, run: MatrixRun) -> Outcome:
     except EndedRunError:
         outcome.end = "stopped"
     except Exception as error:  # noqa: BLE001 - told, and the next run goes on
-        cause = next((each for each in _chain(error) if isinstance(each, BrandError)), None)
-        if cause is not None:
-            outcome.end, outcome.message = "refused", str(cause)
-        else:
-            outcome.end, outcome.message = "failed", f"{type(error).__name__}: {error}"
-            traceback.print_exc()
+        outcome.end, outcome.message = _told(error)
     logging.getLogger("brand").removeHandler(heard)
     outcome.facts["log"] = heard.lines
     outcome.facts["weights"] = [value.item().hex() for value in run.model.state_dict().values()]
     way.forget()
     gc.collect()
+    _end_feeders()
     faulthandler.cancel_dump_traceback_later()
     return outcome
 
