@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import Subset, named
+from brand.orders.base.part import RandomSubset, Subset, named
 from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.base.policy import Policy, check_number, check_type
 from brand.orders.base.tickets import MAX_POSITIONS
@@ -27,6 +27,8 @@ _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
 """Fields that the JSON of every order has in addition to the fields of its policy."""
 _PART: Final = "part"
 """The field of an order of a subset."""
+_TIMES: Final = "times"
+"""The field of an order that a sampler with weights draws, together with others."""
 _VERSION: Final = "version"
 """The field of the version of an order, unless it is 1."""
 
@@ -84,8 +86,10 @@ class Order:
     chunk_size: int
     seed: int
     policy: Policy
-    subset: Subset | None = None
+    subset: Subset | RandomSubset | None = None
     """The subset that is drawn; None if all samples are."""
+    times: int = 0
+    """How often an epoch of a sampler with weights draws each of these samples; 0: a sampler draws this order alone."""
 
     def __post_init__(self) -> None:
         check_type("data_set", self.data_set, str)
@@ -100,6 +104,9 @@ class Order:
             raise ValueError(f"a subset of {self.subset.samples:,} samples, and the order has {self.samples:,}")
         if self.subset is not None and self.policy.no_part is not None:
             raise ValueError(self.policy.no_part)
+        check_number("times", self.times, 0, MAX_EPOCH)
+        if self.shares and (self.times or isinstance(self.subset, RandomSubset)):
+            raise ValueError(f"{self.policy.name!r}: jobs that share reads have no weights")
 
     @property
     def draws(self) -> int:
@@ -124,19 +131,28 @@ class Order:
     def grows(self) -> bool:
         return self.policy.grows
 
+    @property
+    def ever(self) -> Subset | None:
+        """The samples that some epoch can draw; None if those are all."""
+        return self.subset.ever if isinstance(self.subset, RandomSubset) else self.subset
+
+    def drawn_in(self, epoch: int) -> Subset | None:
+        """Return the samples that an epoch draws; None if it draws all."""
+        return self.subset.of_epoch(self.seed, epoch) if isinstance(self.subset, RandomSubset) else self.subset
+
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
         """Return the plan of one epoch. `joins`: the joins of the job in it, with `shared`; empty if it is alone."""
         _check_epoch(epoch)
-        return self.policy.plan_joined(self.mapping, self.seed, self.subset, joins or alone(epoch))
+        return self.policy.plan_joined(self.mapping, self.seed, self.drawn_in(epoch), joins or alone(epoch))
 
     def drawn(self, epoch: int) -> Iterator[NDArray[Any]]:
         """Yield the places in the order in which an epoch of a job that is alone draws them, part by part."""
         _check_epoch(epoch)
-        yield from self.policy.drawn(self.mapping, self.seed, self.subset, epoch)
+        yield from self.policy.drawn(self.mapping, self.seed, self.drawn_in(epoch), epoch)
 
     def windows(self, epoch: int) -> PlanWindows | None:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
-        return None if self.grows else self.policy.windows(self.mapping, self.seed, self.subset, epoch)
+        return None if self.grows else self.policy.windows(self.mapping, self.seed, self.drawn_in(epoch), epoch)
 
     def place_at(self, epoch: int, position: int) -> int:
         """Return the place of the sample at a position of an epoch of a job that is alone."""
@@ -155,15 +171,16 @@ class Order:
             "seed": self.seed,
             "protocol": self.policy.name,
         }
-        part = {} if self.subset is None else {_PART: self.subset.digest}
-        return own | self.policy.to_json() | part | _version_of(type(self.policy))
+        part: dict[str, Any] = {} if self.subset is None else {_PART: self.subset.digest}
+        times = {_TIMES: self.times} if self.times else {}
+        return own | self.policy.to_json() | part | times | _version_of(type(self.policy))
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
         """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
         return differences(self.to_json(), other.to_json())
 
     @classmethod
-    def from_json(cls, value: Any, subset: Subset | None = None) -> Order:
+    def from_json(cls, value: Any, subset: Subset | RandomSubset | None = None) -> Order:
         """Read the output of `to_json`. `subset` is the one that the digest names. Raises ValueError if invalid."""
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
@@ -173,5 +190,7 @@ class Order:
         kind = policy_named(value["protocol"])
         if value.get(_VERSION, 1) != kind.version:
             raise ValueError(f"an order {kind.name!r} of version {value.get(_VERSION, 1)}; this is {kind.version}")
-        policy = kind.from_json({name: of for name, of in value.items() if name not in (*_OF_ALL, _PART, _VERSION)})
-        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, subset)
+        own = (*_OF_ALL, _PART, _TIMES, _VERSION)
+        policy = kind.from_json({name: of for name, of in value.items() if name not in own})
+        sizes = value["data_set"], value["samples"], value["chunk_size"], value["seed"]
+        return cls(*sizes, policy, subset, value.get(_TIMES, 0))

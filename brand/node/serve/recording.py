@@ -330,7 +330,7 @@ def _pack(value: Any) -> Any:
             return [number, folder, _pack(places), _pack(pages)]
         case Forget(folder, places, parts):
             return [folder, _pack(places), parts]
-        case ChooseCached(number, _, unit, seed, room, _, shelf, follow, _, _):
+        case ChooseCached(number, _, unit, seed, room, _, shelf, follow):
             packed = [number, unit, seed, room, None if shelf is None else [shelf.limits.tolist(), shelf.unit]]
             return packed + ([] if follow is None else [follow.way, follow.epoch, follow.start, follow.number])
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}
@@ -346,7 +346,7 @@ def _unpack(value: Any) -> Any:
         case {"bytes": text}:
             return base64.b64decode(text)
         case {"is": "Order", "json": order}:
-            return messages.unpack_order({"order": order, "bits": value.get("bits")})
+            return messages.unpack_order({**value, "order": order})
         case {"is": name}:
             return _VALUES[name](**{field: _unpack(each) for field, each in value.items() if field != "is"})
         case list():

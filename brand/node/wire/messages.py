@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
-from brand.orders.base.part import Subset
+from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.order import Order
 
 VERSION: Final = 10
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
-"""Largest body that a server accepts, in bytes, except for an ORDER with the bits of a subset."""
+"""Largest body that a server accepts, in bytes, except for an ORDER with the bits or fractions of a subset."""
+_BITS: Final = "bits"
+_FRACTIONS: Final = "fractions"
 MAX_REPLY: Final = 1 << 28
 """Largest body that a client accepts, in bytes."""
 MAX_FAILED: Final = 1 << 16
@@ -190,17 +192,20 @@ def unpack_json(body: bytes | memoryview, name: str = "a body") -> dict[str, Any
 
 def longest_order(samples: int) -> int:
     """Return the largest body of an ORDER in bytes that the server of a data set of `samples` samples accepts."""
-    return MAX_REQUEST + 4 * -(-samples // 24)  # 4 characters for 24 bits
+    return MAX_REQUEST + 4 * -(-(4 * samples + samples // 128) // 3)  # 4 characters for 3 bytes of fractions
 
 
 def order_facts(order: Order) -> dict[str, Any]:
-    """Return an order as plain values, with the bits of its subset."""
-    return {"order": order.to_json()} | ({} if order.subset is None else {"bits": order.subset.to_text()})
+    """Return an order as plain values, with the bits of its subset, or the fractions of its random subset."""
+    name = _FRACTIONS if isinstance(order.subset, RandomSubset) else _BITS
+    return {"order": order.to_json()} | ({} if order.subset is None else {name: order.subset.to_text()})
 
 
 def unpack_order(value: dict[str, Any]) -> Order:
     """Invert `order_facts`, with validation. Raises ValueError, TypeError."""
-    order, bits = value["order"], value.get("bits")
+    order, part = value["order"], None
     samples = order.get("samples") if isinstance(order, dict) else None
-    part = None if bits is None or not isinstance(samples, int) else Subset.from_text(samples, bits)
+    for name, kind in ((_BITS, Subset), (_FRACTIONS, RandomSubset)):
+        if name in value and isinstance(samples, int):
+            part = kind.from_text(samples, value[name])
     return Order.from_json(order, part)

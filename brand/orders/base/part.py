@@ -1,21 +1,23 @@
 """Which samples does a run draw if it does not draw all: for example those with some labels, or four of five folds?
 
 A subset is a set of places, with a bit for each place of the data set. Positions of an epoch are 0 to (samples of the
-subset) - 1. Pure.
+subset) - 1. A random subset is another one in each epoch. Pure.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
-from brand.orders.base.random import BLOCK
+from brand.orders.base.random import BLOCK, RandomStream, bits
 
 ONE_NODE: Final = (
     "several nodes do not fetch a subset of a data set together with order='slots': give order='stripes', or "
@@ -23,6 +25,12 @@ ONE_NODE: Final = (
 )
 """The reason to refuse an order of a subset whose plans depend on the nodes."""
 _WORD_BYTES: Final = 8
+ONE: Final = 1 << 32
+"""The unit of the fractions of a `RandomSubset`: 1."""
+ALIKE: Final = ONE >> 24
+"""Fractions that follow each other at this distance count as one: rounding moves them a little."""
+STRATUM: Final = 16
+"""Samples among which a `RandomSubset` chooses at random: those of one fraction, or about this many of several."""
 
 
 def named(digest: Any) -> str:
@@ -131,3 +139,116 @@ class Subset:
     @cached_property
     def _count(self) -> int:
         return int.from_bytes(self.bits).bit_count()
+
+
+def united(subsets: Sequence[Subset | None]) -> Subset | None:
+    """Return the samples of any of these subsets. None stands for all samples."""
+    found = subsets[0]
+    for other in subsets[1:]:
+        if found is None or other is None:
+            return None
+        bits = np.frombuffer(found.bits, np.uint8) | np.frombuffer(other.bits, np.uint8)
+        found = Subset(found.samples, bits.tobytes())
+    return found
+
+
+@dataclass(frozen=True, repr=False)
+class RandomSubset:
+    """Another subset in each epoch, of one size: each sample belongs to it with its own probability.
+
+    Systematic sampling, with a random start in each epoch, along the samples in the order of their fractions. Samples
+    of one fraction are in random order; if there are few of them, they are mixed with their neighbours. So of many
+    samples with one fraction, the subset has the floor or the ceiling of the sum of their fractions. Raises ValueError
+    if the fractions do not fit.
+    """
+
+    samples: int
+    """Samples of the whole data set."""
+    packed: bytes
+    """The probability of each place as a u32 in units of 2 ** -32, little endian. The sum of all is a whole number."""
+
+    def __post_init__(self) -> None:
+        if len(self.packed) != 4 * self.samples:
+            raise ValueError(f"a random subset of {self.samples:,} samples has one fraction for each of them")
+        if not len(self) or int(self.fractions.sum(dtype=np.uint64)) % ONE:
+            raise ValueError("the fractions of a random subset have a whole number as their sum, at least 1")
+
+    @classmethod
+    def of(cls, fractions: NDArray[np.uint32]) -> RandomSubset:
+        """Return the random subset with these fractions, by place, shape (samples,)."""
+        return cls(len(fractions), fractions.astype("<u4").tobytes())
+
+    def __repr__(self) -> str:
+        return f"RandomSubset({len(self):,} of {self.samples:,}, {self.digest})"
+
+    def __len__(self) -> int:
+        """Return the number of samples of the subset of each epoch."""
+        return self._count
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits by which an order, and so a loader state, names the random subset."""
+        return hashlib.blake2s(self.packed, digest_size=16, person=b"random").hexdigest()
+
+    @property
+    def fractions(self) -> NDArray[np.uint32]:
+        """The probability of each place, in units of 2 ** -32, shape (samples,)."""
+        return np.frombuffer(self.packed, "<u4")
+
+    @cached_property
+    def ever(self) -> Subset:
+        """The samples that some epoch can draw."""
+        return Subset.of(self.fractions > 0)
+
+    def of_epoch(self, seed: int, epoch: int) -> Subset:
+        """Return the subset of an epoch of the order with this seed."""
+        return _subset_of_epoch(self, seed, epoch)
+
+    def chosen(self, seed: int, epoch: int) -> NDArray[np.bool_]:
+        """Return the mask of that subset, shape (samples,)."""
+        places, strata = self._by_fraction
+        words = bits(len(places) + 1, seed, RandomStream.CHANCES, epoch)
+        keys = (strata << np.uint64(32)) | (words[1:] >> np.uint64(32))
+        at = places[np.argsort(keys, kind="stable")]
+        ends = np.cumsum(self.fractions[at], dtype=np.uint64) + (words[0] >> np.uint64(32))
+        counts = ends >> np.uint64(32)
+        mask = np.zeros(self.samples, np.bool_)
+        mask[at[np.diff(counts, prepend=np.uint64(0)) > 0]] = True
+        return mask
+
+    def to_text(self) -> str:
+        """Return the fractions as a text for JSON."""
+        return base64.b64encode(zstandard.ZstdCompressor(level=1).compress(self.packed)).decode()
+
+    @classmethod
+    def from_text(cls, samples: int, text: Any) -> RandomSubset:
+        """Read the output of `to_text`. Raises ValueError if it is invalid."""
+        if not isinstance(text, str):
+            raise ValueError(f"the fractions of a random subset are {text!r:.20}, not a text")
+        try:
+            packed = zstandard.ZstdDecompressor().decompress(base64.b64decode(text, validate=True), 4 * samples)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"the fractions of a random subset are damaged: {error}") from None
+        return cls(samples, packed)
+
+    @cached_property
+    def _count(self) -> int:
+        return int(self.fractions.sum(dtype=np.uint64)) // ONE
+
+    @property
+    def _by_fraction(self) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+        """The places that some epoch can draw, in the order of their fractions, and the stratum of each."""
+        found = np.flatnonzero(self.fractions)
+        found = found[np.argsort(self.fractions[found], kind="stable")]
+        ordered = self.fractions[found]
+        starts = np.flatnonzero(np.append(True, np.diff(ordered) > ALIKE))  # of samples of one fraction
+        lengths = np.diff(starts, append=len(ordered))
+        apart = lengths >= STRATUM
+        cut = apart | np.append(False, apart[:-1]) | (np.diff(starts // STRATUM, prepend=0) > 0)
+        return found, np.repeat(np.cumsum(cut), lengths).astype(np.uint64)
+
+
+@lru_cache(4)
+def _subset_of_epoch(of: RandomSubset, seed: int, epoch: int) -> Subset:
+    """Return the subset of an epoch. It is asked for several times: by plans, and for the place of a ticket."""
+    return Subset.of(of.chosen(seed, epoch))

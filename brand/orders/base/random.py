@@ -63,6 +63,8 @@ class RandomStream(IntEnum):
     """The places of the samples of one stripe in the tape of its group."""
     SHIFTS = 16
     """`uniform`: the shifts of a round."""
+    CHANCES = 17
+    """The order in which a random subset is chosen, and where the choice starts."""
 
 
 def bits(

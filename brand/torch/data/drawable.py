@@ -18,6 +18,7 @@ from brand.node.wire.looping import LoopReport
 from brand.torch.fetch.fetched import FetchedSamples, Form, rows
 from brand.torch.job.wrappers import refuse_distributed_sampler
 from brand.torch.order.sequence import AccessSequence
+from brand.torch.order.weighted_sequence import Weights
 from brand.torch.pytorch import DataLoader, Dataset, Subset, torch
 
 if torch is not None:
@@ -46,7 +47,14 @@ class SampleSource(ABC):
 
     @abstractmethod
     def sequence(
-        self, seed: int, origin: str, *, replicas: int | None, subset: ArrayLike | None, shuffle: bool
+        self,
+        seed: int,
+        origin: str,
+        *,
+        replicas: int | None,
+        subset: ArrayLike | None,
+        shuffle: bool,
+        weights: Weights | None = None,
     ) -> AccessSequence:
         """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`.
 

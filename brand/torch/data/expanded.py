@@ -25,6 +25,7 @@ from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MixedSequence
 from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence, shuffled_pairs
 from brand.torch.order.sequence import AccessSequence
+from brand.torch.order.weighted_sequence import Weights
 
 log = logging.getLogger("brand")
 
@@ -72,8 +73,13 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
         subset: ArrayLike | None,
         shuffle: bool,
+        weights: Weights | None = None,
     ) -> AccessSequence:
         """See `SampleSource`."""
+        if weights is not None:
+            raise UsageError(
+                f"expand={self.pairs.field!r}: weights= is for samples, and these are pairs: leave out one"
+            )
         if shuffle:
             self._layers.check_one_node((node_by_launcher() or (0, 1))[1])
         return pair_sequence(self._layers, seed, origin, subset=subset, shuffle=shuffle)

@@ -33,6 +33,7 @@ from brand.torch.job.ranks import node_by_launcher
 from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
+from brand.torch.order.weighted_sequence import Weights
 
 
 class Mixture(Drawable):
@@ -152,8 +153,11 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
         subset: ArrayLike | None,
         shuffle: bool,
+        weights: Weights | None = None,
     ) -> MixedSequence:
         """See `SampleSource`."""
+        if weights is not None:
+            raise UsageError("weights= is for a sampler of one BrandDataset; a Mixture has a weight for each member")
         if subset is not None or not shuffle:
             what = "shuffle=False" if subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")

@@ -23,15 +23,16 @@ from brand.errors import UsageError, counted
 from brand.formats.media import PillowPlugins
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
-from brand.orders.base.tickets import TICKET, TICKETS_END
+from brand.orders.base.tickets import TICKET, TICKETS_END, tag_and_epoch
 from brand.printable import printable
 from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA
-from brand.torch.fetch.fetched import FetchedSamples, Form, UndecodedSamples
+from brand.torch.fetch.fetched import FetchedSamples, Form, MergedSamples, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence, OfOneSet
+from brand.torch.order.weighted_sequence import WeightedOrders, Weights, weighted_sequence
 from brand.torch.pytorch import get_worker_info
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
@@ -53,7 +54,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         self.data, self.decodes, self.mean_bytes = port.data, port.fetcher.decodes, port.data.mean_bytes
         self.files = {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
         self.transform: Transform | None = transform
-        self._hint, self._plugins = AccessHint(), PillowPlugins()
+        self._hint, self._plugins, self._weighted = AccessHint(), PillowPlugins(), WeightedOrders(port)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -75,9 +76,18 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         self.transform = transform
 
     def sequence(
-        self, seed: int, origin: str, *, replicas: int | None, subset: ArrayLike | None, shuffle: bool
+        self,
+        seed: int,
+        origin: str,
+        *,
+        replicas: int | None,
+        subset: ArrayLike | None,
+        shuffle: bool,
+        weights: Weights | None = None,
     ) -> AccessSequence:
         port = self.port
+        if weights is not None:
+            return weighted_sequence(self._weighted, weights, seed, origin, subset, replicas)
         order = port.order(seed, subset, replicas=replicas) if shuffle else port.order_of_indices(seed, subset)
         return OfOneSet(port, order, seed, origin, shuffle=shuffle)
 
@@ -99,6 +109,8 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
             self._hint.note(asked, self.name)
         else:
             self._hint.note_draw(len(asked), self.name)
+            if int(asked.min()) >= TICKET and self._fetcher.order_of(tag_and_epoch(int(asked[0]))[0]).times:
+                return MergedSamples(self._weighted.portions(asked, lambda _, tickets: self.draw(tickets)))
         return self._fetcher.fetch(asked, seeds)
 
     @property

@@ -288,7 +288,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         group = np.arange(first, min(first + order.mapping.group_size, order.samples))
-        drawn = group if order.subset is None else group[order.subset.at(group)]
+        drawn = group if order.ever is None else group[order.ever.at(group)]
         size, chunk = len(drawn), order.chunk_size * len(drawn) // len(group)
         step = next(step for step in range(chunk + 1, chunk + size + 2) if gcd(step, size) == 1)
         for number in range(1, min(size, _TRIES)):  # all samples of a small group

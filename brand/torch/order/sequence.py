@@ -29,6 +29,7 @@ from brand.torch.order.index_order import say_cost
 
 MIGRATE: Final = "load_state_dict(brand.migrate_state(state, sampler))"
 """Code that begins the epoch of a state again on another version of a collection."""
+_MIXTURE: Final = "a Mixture, and this sampler fetches from a BrandDataset"
 JOINED_VERSION: Final = 2
 """The version of states that store the joins of a job, or the samples that it has drawn."""
 
@@ -103,10 +104,10 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
         """Return tickets, or indices if the sequence is not random."""
         if self.shuffle:
             return tickets(self.tag, epoch, positions)
-        if self.order.subset is None:
+        if self.order.ever is None:
             return positions
         if self._indices is None:
-            self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.subset.mask)))
+            self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.ever.mask)))
         return self._indices[positions]
 
     def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:  # noqa: ARG002
@@ -140,7 +141,9 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
     def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
         """Return a sequence of the same data set and subset. Raises `UsageError` if the state is of others."""
         if state["version"] not in (1, JOINED_VERSION):
-            raise UsageError("the state is of a Mixture, and this sampler fetches from a BrandDataset")
+            weighted = isinstance(state["order"], Mapping) and "weights_of" in state["order"]
+            what = "a sampler with weights=: give the same weights= as before" if weighted else _MIXTURE
+            raise UsageError(f"the state is of {what}")
         try:
             facts = dict(state["order"])
             seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
@@ -216,7 +219,7 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
             places = unpack_drawn(state["drawn"], order.samples)
             if len(places) != position:
                 raise ValueError(f"{len(places):,} samples were fetched before position {position:,}")
-            if order.subset is not None and not order.subset.at(places).all():
+            if order.ever is not None and not order.ever.at(places).all():
                 raise ValueError("samples were fetched that are not in the subset")
             port.client.orders.load(order, epoch, places)
     except (KeyError, ValueError) as error:

@@ -104,7 +104,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             chosen = BatchLimits(window or 1, digest, **sizes)
         except ValueError as error:
             raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
-        drawn = None if order.subset is None else order.subset.mask
+        drawn = None if order.ever is None else order.ever.mask
         check_lengths(source.data, lengths, drawn, chosen.longest, length)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.port.room(order) if window is None else window

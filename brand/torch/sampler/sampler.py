@@ -28,6 +28,7 @@ from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
 from brand.torch.order.sequence import AccessSequence, other_data_set, whole
+from brand.torch.order.weighted_sequence import Weights
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.frameworks import (
@@ -83,9 +84,14 @@ class BrandSampler(DistributedSampler[int]):
             own. The global batches are the same sets of samples as without it, and few samples cross the network. Needs
             `batch_size`.
         batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
-        subset: The samples to fetch, each once an epoch: a bool for each sample, shape (len(dataset),), for example
-            `dataset.column("label") < 10`, or their indices, or an expression over columns as a text, such as `"label
-            in [3, 5] and duration < 12"`. None: all.
+        subset: The samples to fetch, each once an epoch, or as often as `weights` says: a bool for each sample, shape
+            (len(dataset),), for example `dataset.column("label") < 10`, or their indices, or an expression over columns
+            as a text, such as `"label in [3, 5] and duration < 12"`. None: all.
+        weights: How often each sample is fetched, relative to the others: a number for each sample, shape
+            (len(dataset),), 0 or more; a dict with a weight for each class, by name or number (field `label`), which
+            each of its samples gets; or `"balanced"`: each class equally often. An epoch of M samples has sample `i`
+            the floor or the ceiling of `M * weights[i] / sum(weights)` times. None: each sample once.
+        num_samples: M, the samples of an epoch with `weights`; None: as many as there are samples.
 
     Raises:
         UsageError: An argument is not valid, or does not fit the data set or its order.
@@ -93,7 +99,7 @@ class BrandSampler(DistributedSampler[int]):
 
     dataset: Drawable
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword each
         self,
         dataset: Drawable,
         *,
@@ -106,6 +112,8 @@ class BrandSampler(DistributedSampler[int]):
         locality: bool = False,
         batch_size: int | None = None,
         subset: ArrayLike | None = None,
+        weights: ArrayLike | Mapping[Any, float] | str | None = None,
+        num_samples: int | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(dataset, Drawable):
@@ -118,8 +126,15 @@ class BrandSampler(DistributedSampler[int]):
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
+        if weights is None and num_samples is not None:
+            raise UsageError("num_samples= is the length of an epoch with weights=: without weights, use subset=")
+        if weights is not None and not shuffle:
+            raise UsageError(
+                "shuffle=False has each sample once, in order, and weights= repeats samples: leave out one"
+            )
+        chosen = None if weights is None else Weights(weights, num_samples)
         self._sequence: AccessSequence = self._source.sequence(
-            seed, origin_here(), replicas=num_replicas, subset=subset, shuffle=shuffle
+            seed, origin_here(), replicas=num_replicas, subset=subset, shuffle=shuffle, weights=chosen
         )
         """The tickets or indices of all epochs."""
         self._pinned = False

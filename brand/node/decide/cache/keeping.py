@@ -25,6 +25,7 @@ from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
+from brand.orders.base.part import Subset, united
 from brand.orders.base.placement import CACHED_BYTES
 from brand.orders.base.plan import EpochPlan
 from brand.orders.nextuse import Frequency, NextUse, Ranks
@@ -302,14 +303,15 @@ class Keeping:
             plan,
             kept,
             order.seed,
-            self._room(order, now_s),
+            self._room(run, now_s),
             owners,
             shelf,
             follow,
-            order.subset,
+            self._ever(run),
             self._held(order),
+            self._together(run),
         )
-        if kept is not None and self._drawn(order) <= self._most():
+        if kept is not None and self._pages(self._ever(run)) <= self._most():
             # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
             # answer would be dropped and read a second time.
             mask = choice.kept(self._residents.pool.pages_of)
@@ -346,10 +348,10 @@ class Keeping:
     def _order(self, run: RunNumber) -> Order:
         return self._epochs.runs[run].order
 
-    def _room(self, order: Order, now_s: float) -> int:
-        """Return the pages that cached samples and an epoch's samples of this order may take together."""
-        pages, mean = self._most(), self._residents.pool.mean_pages
-        if self._drawn(order) <= pages:
+    def _room(self, run: RunNumber, now_s: float) -> int:
+        """Return the pages that cached samples and an epoch's samples of this run may take together."""
+        order, pages, mean = self._order(run), self._most(), self._residents.pool.mean_pages
+        if self._pages(self._ever(run)) <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
             return 0  # the samples that its jobs draw later are in memory already
@@ -360,7 +362,7 @@ class Keeping:
         if followers:
             pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}
-        return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
+        return pages - sum(map(self._held, others))
 
     def _held(self, order: Order) -> int:
         """Return the pages of the samples that an epoch of this order holds at a time, of those that it draws."""
@@ -371,11 +373,22 @@ class Keeping:
         """Return the pages of this node's own samples."""
         return self._residents.pool.allocator.count - 1 - self.reserved.remote_pages
 
-    def _drawn(self, order: Order) -> int:
-        """Return the pages of all samples that an order draws."""
+    def _together(self, run: RunNumber) -> tuple[Order, ...]:
+        """Return the orders that the sampler with weights of this run draws at a time; none for another run."""
+        runs = self._epochs.runs
+        if not runs[run].order.times:
+            return ()
+        return tuple(each.order for each in runs.values() if each.order.times and each.name == runs[run].name)
+
+    def _ever(self, run: RunNumber) -> Subset | None:
+        """Return the samples that the sampler of this run draws in some epoch. None if those are all."""
+        return united([order.ever for order in self._together(run) or (self._order(run),)])
+
+    def _pages(self, ever: Subset | None) -> int:
+        """Return the pages of these samples. None: of all."""
         pool = self._residents.pool
-        if order.subset is None:
+        if ever is None:
             return pool.all_pages
         if isinstance(pool.pages_of, np.ndarray):
-            return int(pool.pages_of[order.subset.mask].sum(dtype=np.int64))
-        return min(pool.all_pages, len(order.subset) * pool.most_pages)
+            return int(pool.pages_of[ever.mask].sum(dtype=np.int64))
+        return min(pool.all_pages, len(ever) * pool.most_pages)

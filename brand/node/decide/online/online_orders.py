@@ -125,7 +125,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
                 f"samples or positions beyond the {mine.draws:,} positions of an epoch of {mine.samples:,} samples"
             )
         order = self.orders.reopen(key)
-        growing = order.growing or order.set_growing(Growing.of(mine.mapping, mine.subset))
+        growing = order.growing or order.set_growing(Growing.of(mine.mapping, mine.ever))
         if first > growing.decided:
             raise UsageError(f"samples from position {first:,} on, but only {growing.decided:,} positions are decided")
         order.add_request(0, 0, now_s)

@@ -261,7 +261,9 @@ class Reads(Reprs, shows="under_way no_room"):
                     self._counters.reads.add_failed(1)
                     epoch.states.release(missing)  # direct reads report the error of the index
                 else:
-                    found.append(Stripe(first, rows, missing, self._passed(epoch, first, last, left, now_s)))
+                    passed = self._passed(epoch, first, last, left, now_s)
+                    left -= int(residents.pages_of[passed].sum(dtype=np.int64))
+                    found.append(Stripe(first, rows, missing, passed))
         return self._start_stripes(epoch, found, now_s) if found else None
 
     def _bundle(self, epoch: Epoch, now_s: float) -> Read | None:
@@ -333,15 +335,20 @@ class Reads(Reprs, shows="under_way no_room"):
         return self.no_room
 
     def _passed(self, epoch: Epoch, first: int, last: int, most: int, now_s: float) -> NDArray[np.intp]:
-        """Return places from `first` to `last` that other jobs will draw, but not this epoch: at most `most` pages.
+        """Return places from `first` to `last` that others will draw, but not this epoch: at most `most` pages.
 
-        A subset's read passes them. If it left them out, the jobs that need them would read the stripe again.
+        A subset's read passes them. If it left them out, the jobs that need them would read the stripe again; so would
+        the other orders of a sampler with weights, most of whose samples are cached.
         """
-        if self._early is None or not epoch.plan.shares:
+        shares = self._early is not None and epoch.plan.shares
+        if not (shares or epoch.plan.narrows):
             return np.arange(0)
         places = np.arange(first, last)
         places = places[epoch.states.are(GONE, places) & ~self._residents.present(places)]
-        places = places[self._early.awaited(places, epoch, now_s)]
+        if shares and self._early is not None:
+            places = places[self._early.awaited(places, epoch, now_s)]
+        else:
+            places = places[self._residents.to_keep(places)]
         return places[np.cumsum(self._residents.pages_of[places], dtype=np.int64) <= most]
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe], now_s: float) -> Read:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.members import Owners
 from brand.node.memory.pages import PageCounts, all_pages
 from brand.orders.base.mapping import MOST_LISTED
-from brand.orders.base.part import Subset
+from brand.orders.base.part import ONE, RandomSubset, Subset
 from brand.orders.base.placement import (
     CachedUnits,
     choose_cached,
@@ -21,11 +21,14 @@ from brand.orders.base.placement import (
     most_wanted,
     room_left,
     unit_at,
+    unit_count,
     unit_lengths,
+    unit_sums,
     units,
 )
 from brand.orders.base.plan import EpochPlan, PlanWindows
 from brand.orders.nextuse import Frequency, NextUse, Ranks
+from brand.orders.order import Order
 
 ON_TOP: Final = 4096
 """Bytes that the file system needs in addition to those of a unit: half a block at both ends, on average."""
@@ -144,6 +147,8 @@ class ChooseCached:
     """The samples that the run draws. None if it draws all."""
     held: int = 0
     """Pages that the epoch holds at a time, on all nodes together, if nothing is cached."""
+    together: tuple[Order, ...] = ()
+    """The orders that a sampler with weights draws at a time, so that some samples are drawn more often than others."""
 
     @property
     def since(self) -> int | None:
@@ -171,6 +176,11 @@ class ChooseCached:
         mine, size_of, unit, key = self._mine(), pages_of[:], self.unit, None
         if mine is not None:
             size_of = np.where(mine, size_of, 0)
+        if self.together:
+            chosen = choose_units(
+                size_of.astype(np.int64), self.held, self.room, self.seed, self._often_drawn_first(1)[: len(size_of)]
+            )
+            return chosen & (size_of > 0)
         if int(size_of.sum(dtype=np.int64)) > self.room and self.follow is not None and self.follow.in_memory:
             unit, key = self._wanted(self.follow)
         kept = choose_kept(self._whole(), size_of, self.room, unit, self.seed, key=key)
@@ -181,12 +191,28 @@ class ChooseCached:
         assert self.unit is not None
         unit, key = max(self.unit, LEAST_UNIT), None
         sizes, every = self._unit_pages(pages_of, unit)
-        if int(sizes.sum()) > self.room and self.follow is not None and self.follow.in_memory:
+        if self.together:
+            key = self._often_drawn_first(unit)
+        elif int(sizes.sum()) > self.room and self.follow is not None and self.follow.in_memory:
             unit, key = self._wanted(self.follow)
             sizes, every = self._unit_pages(pages_of, unit)
         held = round(self.held * int(sizes.sum()) / max(1, every))
         chosen = choose_units(sizes, held, self.room, self.seed, key) & (sizes > 0)
         return CachedUnits(self.plan.mapping, unit, chosen, self.subset)
+
+    def _often_drawn_first(self, unit: int) -> NDArray[np.int64]:
+        """Return a key for each unit that is smaller the more often an epoch draws the samples of the unit, (units,).
+
+        (HDMLP, section 5.1: samples are placed by how often they are accessed.)
+        """
+        mapping = self.plan.mapping
+        key = np.zeros(unit_count(mapping, unit), np.int64)
+        for order in self.together:
+            if isinstance(order.subset, RandomSubset):
+                key -= unit_sums(mapping, order.subset.fractions, unit)
+            else:
+                key -= order.times * ONE * unit_lengths(mapping, unit, order.subset)
+        return key
 
     def _wanted(self, follow: Follow) -> tuple[int, NDArray[Any]]:
         """Return the samples of a unit, and a key for each unit: the ranks here draw those with small keys most."""

@@ -1,0 +1,104 @@
+"""How often does an epoch draw each sample, if samples have weights?
+
+An epoch of `M` draws has sample `i` the floor or the ceiling of `M * w_i / sum(w)` times, its *expectation*. An
+expectation is a whole number and a fraction. Both are drawn by orders of their own, which a mixture draws in exact
+proportion, so the copies of a sample are spread over the epoch:
+
+    the bits of the whole numbers    for each bit an order of the samples that have it, drawn 2 ** bit times an epoch
+    the fractions                    an order that draws another random subset in each epoch (`RandomSubset`)
+
+So no sample is due twice in one epoch of an order. An expectation is a whole number of 2 ** -32, and all arithmetic is
+of whole numbers, or of one product that every machine rounds in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.part import ONE, RandomSubset, Subset
+
+MAX_TIMES: Final = 4096
+"""The most draws of a sample in an epoch. An order for each bit of such a number is possible, one for each draw not."""
+_BITS: Final = 32
+_EXACT: Final = 62
+"""Sums of weights have this many bits at most."""
+
+
+class WeightError(ValueError):
+    """A weight that no epoch can honour; `sample` is the index of the one that is to blame."""
+
+    def __init__(self, what: str, sample: int) -> None:
+        super().__init__(what)
+        self.sample = sample
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedMember:
+    """Samples that an epoch draws `times` times each."""
+
+    times: int
+    samples: Subset | RandomSubset
+
+    @property
+    def draws(self) -> int:
+        """Draws of an epoch of the sampler."""
+        return self.times * len(self.samples)
+
+
+def expectations(weights: NDArray[np.float64], draws: int) -> NDArray[np.uint64]:
+    """Return how often an epoch of `draws` draws is to have each sample, in units of 2 ** -32, shape (samples,).
+
+    The sum is exactly `draws`. Raises `WeightError`, ValueError if no weight is above 0.
+    """
+    for what, wrong in (("not a finite number", ~np.isfinite(weights)), ("negative", weights < 0)):
+        if wrong.any():
+            sample = int(wrong.argmax())
+            raise WeightError(f"the weight {weights[sample]:g} is {what}", sample)
+    most = float(weights.max(initial=0.0))
+    if not most:
+        raise ValueError("all weights are 0")
+    whole = np.rint(weights / most * float(1 << (_EXACT - len(weights).bit_length()))).astype(np.uint64)
+    total = int(whole.sum())
+    largest = int(whole.argmax())
+    if draws * int(whole[largest]) > MAX_TIMES * total:
+        times = draws * int(whole[largest]) / total
+        raise WeightError(
+            f"it would be drawn {times:,.0f} times an epoch, and at most {MAX_TIMES:,} are possible", largest
+        )
+    found = np.rint(whole.astype(np.float64) * (draws * (1 << _BITS) / total)).astype(np.uint64)
+    _round_to(found, draws << _BITS)
+    return found
+
+
+def members_of(expected: NDArray[np.uint64]) -> list[WeightedMember]:
+    """Return the orders of an epoch with these expectations, by place; those of whole numbers first."""
+    whole, fractions = expected >> np.uint64(_BITS), (expected & np.uint64(ONE - 1)).astype(np.uint32)
+    found = []
+    for bit in range(int(whole.max(initial=0)).bit_length()):
+        mask = whole >> np.uint64(bit) & np.uint64(1) > 0
+        if mask.any():
+            found.append(WeightedMember(1 << bit, Subset.of(mask)))
+    if fractions.any():
+        found.append(WeightedMember(1, RandomSubset.of(fractions)))
+    return found
+
+
+def _round_to(expected: NDArray[np.uint64], total: int) -> None:
+    """Add to expectations, in place, so that their sum is `total`, from which rounding has moved it a little.
+
+    Whole numbers stay. The others change by less than the rounding of all samples together, evenly.
+    """
+    error = total - int(expected.sum())
+    if error:
+        part = expected & np.uint64(ONE - 1)
+        able = np.flatnonzero(
+            (part >= ONE >> 3) & (part < ONE - (ONE >> 3))
+        )  # far from a whole number, if there are any
+        able = able if len(able) else np.flatnonzero(part)
+        each, more = divmod(error, len(able))
+        expected[able] += np.uint64(each % (1 << 64))  # modulo 2 ** 64, so a negative number is subtracted
+        expected[able[:more]] += np.uint64(1)

@@ -1,0 +1,133 @@
+"""Which ticket does a sampler with weights yield? At each position, the next ticket of one of a few orders.
+
+`brand.orders.mixtures.weights` says which orders. Each draws a sample once in an epoch of its own, so a data server
+serves them as any others, and a mixture of them draws each sample as often as its weight says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from brand.errors import UsageError
+from brand.orders.base.part import RandomSubset
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
+from brand.orders.mixtures.weights import MAX_TIMES, WeightError, expectations, members_of
+from brand.orders.order import MAX_SEED, Order, renewed
+from brand.reprs import Reprs
+from brand.storage.dataset.weighting import describe, weights_by_index
+from brand.torch.job.ranks import node_by_launcher
+from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
+from brand.torch.order.sequence import other_data_set, whole
+
+_RANDOM: Final = MAX_TIMES.bit_length()
+"""The number of the order of random subsets; the others have the numbers of their bits."""
+_OTHER: Final = "the state is of other weights: give the sampler the same weights=, num_samples= and subset= as before"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights that a user gives a sampler, and the draws of an epoch; None: as many as there are samples."""
+
+    of: Any
+    num_samples: int | None
+
+
+class WeightedOrders(MixtureMembers):
+    """The orders of samplers with weights as the members of mixtures, all of them of one data set."""
+
+    what = "weights="
+    instead = "give each sample once: leave out weights="
+
+    def __init__(self, port: DrawPort) -> None:
+        super().__init__(range(_RANDOM + 1), [port] * (_RANDOM + 1))
+        self.port = port
+
+    def member_of(self, tag: int) -> int:
+        """Return the number of the order with this tag. Raises `UsageError`."""
+        order = self.port.fetcher.order_of(tag)
+        return _RANDOM if isinstance(order.subset, RandomSubset) else order.times.bit_length() - 1
+
+
+def weighted_sequence(
+    members: WeightedOrders, weights: Weights, seed: int, origin: str, subset: ArrayLike | None, replicas: int | None
+) -> WeightedSequence:
+    """Return the sequence of a sampler with these weights. Raises `UsageError`."""
+    members.check_one_node((node_by_launcher() or (0, 1))[1])
+    port, data = members.port, members.port.data
+    whole_order = port.order(seed, subset, replicas=replicas)
+    if whole_order.shares:
+        raise UsageError(
+            f"order={whole_order.policy.name!r} shares reads with other jobs, and weights= does not: "
+            "give order='stripes'"
+        )
+    places = np.arange(whole_order.samples) if whole_order.ever is None else np.flatnonzero(whole_order.ever.mask)
+    indices = data.indices(places)
+    draws = len(places) if weights.num_samples is None else whole("num_samples", weights.num_samples, MAX_POSITIONS)
+    if not draws:
+        raise UsageError("num_samples=0: an epoch has at least one sample")
+    expected = np.zeros(whole_order.samples, np.uint64)
+    try:
+        expected[places] = expectations(weights_by_index(data, weights.of, indices)[indices], draws)
+    except WeightError as error:
+        raise UsageError(f"weights=: {describe(data, int(indices[error.sample]))}: {error}") from None
+    found = members_of(expected)
+    held = -(-sum(len(each.samples) for each in found) // whole_order.samples)
+    own = whole_order if held <= 1 else port.order(seed, replicas=replicas, at_a_time=held)
+    orders = tuple(
+        replace(own, seed=seed_of_member(seed, number), subset=each.samples, times=each.times)
+        for number, each in enumerate(found)
+    )
+    shares = tuple(float(each.draws) for each in found)
+    digest = hashlib.blake2s(expected.tobytes(), digest_size=16).hexdigest()
+    return WeightedSequence(members, MixedOrder(orders, draws, seed, (Stretch(0, shares),)), origin, digest)
+
+
+class WeightedSequence(MixedSequence, Reprs, shows="seed samples"):
+    """Samples as often as their weights say: tickets of several orders. `digest` identifies the weights."""
+
+    def __init__(self, members: WeightedOrders, order: MixedOrder, origin: str, digest: str) -> None:
+        self._port, self._of_set, self._digest = members.port, members, digest
+        super().__init__(members, order, origin)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"data_set": self._port.data.id, "weights_of": self._digest} | self.order.to_json()
+
+    def loaded(self, state: Mapping[str, Any]) -> WeightedSequence:
+        """Return a sequence of the same weights with the orders of a state. Raises `UsageError` if it has others."""
+        try:
+            facts, own = dict(state["order"]), [order for order in self.order.orders if isinstance(order, Order)]
+            if facts.get("data_set") != self._port.data.id:
+                raise UsageError(other_data_set(str(facts.get("data_set")), self._port.data, self._port.name))
+            if facts.get("weights_of") != self._digest or facts["samples"] != self.samples:
+                raise UsageError(_OTHER)
+            begun = 0 < state["position"] < self.samples
+            orders = tuple(
+                Order.from_json(renewed(each, epoch=state["epoch"], begun=begun), mine.subset)
+                for each, mine in zip(facts["members"], own, strict=True)
+            )
+            sizes = [(each.samples, each.chunk_size, each.times) for each in orders]
+            if state["version"] != MIXED_VERSION or sizes != [(o.samples, o.chunk_size, o.times) for o in own]:
+                raise ValueError("its sizes are others")
+            seed = whole("seed", facts["seed"], MAX_SEED)
+        except UsageError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"this is no state of a BrandSampler with weights=: {error}") from None
+        if not 0 <= state["position"] <= self.samples:
+            raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
+        order = MixedOrder(orders, self.samples, seed, self.order.stretches)
+        return WeightedSequence(self._of_set, order, self._origin, self._digest)
+
+    def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:  # noqa: ARG002
+        """Refuse: these are the weights of a `Mixture`."""
+        raise UsageError(
+            "set_weights sets the weights of a Mixture; a sampler keeps the weights= that it was made with"
+        )
