@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -139,6 +139,12 @@ def draw_beside(path: Path, name: str, seed: int, epochs: int, how: Beside) -> E
 
 
 def run(seed: int, epochs: Epochs, train: Images, test: Images) -> list[float]:
+    """Train a model in these orders of all images, and return the test accuracy after each epoch."""
+    assert all(np.array_equal(np.sort(indices), np.arange(len(train[1]))) for indices in epochs)
+    return train_in(seed, epochs, train, test)
+
+
+def train_in(seed: int, epochs: Epochs, train: Images, test: Images) -> list[float]:
     """Train a model in these orders, and return the test accuracy after each epoch."""
     torch.set_num_threads(1)  # a model of this size is faster with one thread
     torch.manual_seed(seed)
@@ -146,7 +152,6 @@ def run(seed: int, epochs: Epochs, train: Images, test: Images) -> list[float]:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     accuracies = []
     for indices in epochs:
-        assert np.array_equal(np.sort(indices), np.arange(len(train[1])))
         model.train()
         for batch in torch.from_numpy(indices).split(BATCH):
             optimizer.zero_grad()
@@ -180,8 +185,8 @@ def run_all(options: argparse.Namespace) -> dict[str, list[list[float]]]:
     return found
 
 
-def table_of(found: dict[str, list[list[float]]]) -> str:
-    """Tabulate the runs, one row for each order."""
+def table_of(found: dict[str, list[list[float]]], bases: Sequence[str] = BASES) -> str:
+    """Tabulate the runs, one row for each order, beside the orders `bases`."""
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
     last = {name: 100 * np.array(runs)[:, -1] for name, runs in found.items()}
@@ -193,12 +198,12 @@ def table_of(found: dict[str, list[list[float]]]) -> str:
     rows = []
     for name, mine in last.items():
         row = [name, shown(mine, ".2f")]
-        row.append(shown(mine - last[BASES[0]], "+.2f") if BASES[0] in last and name != BASES[0] else "")
-        for base in BASES:
+        row.append(shown(mine - last[bases[0]], "+.2f") if bases[0] in last and name != bases[0] else "")
+        for base in bases:
             row.append(f"{stats.ttest_rel(mine, last[base]).pvalue:.2f}" if base in last and base != name else "")
         rows.append(row)
-    against = f"against {BASES[0]}, points"
-    return harness.table(["order", "accuracy, %", against, *(f"p against {base}" for base in BASES)], rows)
+    against = f"against {bases[0]}, points"
+    return harness.table(["order", "accuracy, %", against, *(f"p against {base}" for base in bases)], rows)
 
 
 def plot(found: dict[str, list[list[float]]], path: Path) -> None:
