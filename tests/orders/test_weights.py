@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from brand.node.wire.messages import longest_order, order_facts, unpack_order
 from brand.orders.base.part import ONE, RandomSubset, Subset
-from brand.orders.mixtures.weights import MAX_TIMES, WeightError, expectations, members_of
+from brand.orders.mixtures.mixed_order import MAX_MEMBERS
+from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, WeightError, expectations, members_of
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -93,6 +94,10 @@ def test_the_orders_of_an_epoch() -> None:
     assert second.places(0, 5).tolist() == [3]
     assert third.places(0, 5).tolist() == [0, 3]
     assert random.fractions.tolist() == [0, ONE // 2, 0, 0, ONE // 2]
+    many = members_of(np.array([MAX_TIMES * ONE, (MAX_TIMES - 1) * ONE + 1, 2 * ONE - 1], np.uint64))
+    assert Counter(member.times for member in many) == {1: 2, 2: 1, 4: 1, 8: 1, 16: 1, 32: 1, 64: 127}
+    assert len(many) <= MAX_ORDERS <= MAX_MEMBERS
+    assert sum(member.draws for member in many) == 2 * MAX_TIMES + 1
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_the_orders_of_an_epoch() -> None:
         ([1.0, float("nan")], 2, "the weight nan is not a finite number", 1),
         ([float("inf"), 1.0], 2, "the weight inf is not a finite number", 0),
         ([1.0, 0.0, -2.0], 2, "the weight -2 is negative", 2),
-        ([1.0, 9.0], 5000, "it would be drawn 4,500 times an epoch, and at most 4,096 are possible", 1),
+        ([1.0, 9.0], 5000, "it would be fetched 4,500 times an epoch, and at most 4,096 are possible", 1),
     ],
 )
 def test_weights_that_no_epoch_can_honour(weights: list[float], draws: int, what: str, sample: int) -> None:

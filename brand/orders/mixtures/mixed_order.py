@@ -58,6 +58,8 @@ _BITS: Final = np.uint64(32)
 Tree = int | tuple[Any, Any]
 """A member, or a node: its left and its right side."""
 MAX_STRETCHES: Final = 4096
+_NUMBER_BITS: Final = 8
+"""Bits of a number below `MAX_MEMBERS`."""
 
 
 class Shares(Reprs, shows="weights"):
@@ -335,6 +337,19 @@ def ranks_of_rounds(seed: int, epoch: int, start: int, rounds: range, replicas: 
 def seed_of_member(seed: int, member: int) -> int:
     """Return the seed of a member's own order, so that members of one size have different orders."""
     return int.from_bytes(hashlib.blake2s(f"{seed} {member}".encode(), digest_size=16).digest())
+
+
+def numbered_seed(seed: int, member: int) -> int:
+    """Return the same with the member's number in it: any process finds it by `member_of_seed`.
+
+    It is for members that are orders of one data set, which a ticket does not tell apart.
+    """
+    return seed_of_member(seed, member) >> _NUMBER_BITS << _NUMBER_BITS | member
+
+
+def member_of_seed(seed: int) -> int:
+    """Return the number of the member that has a `numbered_seed`."""
+    return seed & ((1 << _NUMBER_BITS) - 1)
 
 
 @lru_cache(1024)

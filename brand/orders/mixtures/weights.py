@@ -7,8 +7,11 @@ proportion, so the copies of a sample are spread over the epoch:
     the bits of the whole numbers    for each bit an order of the samples that have it, drawn 2 ** bit times an epoch
     the fractions                    an order that draws another random subset in each epoch (`RandomSubset`)
 
-So no sample is due twice in one epoch of an order. An expectation is a whole number of 2 ** -32, and all arithmetic is
-of whole numbers, or of one product that every machine rounds in the same way.
+An order has a limited number of epochs, so it is drawn `MOST_TIMES` times an epoch at most, and bits of larger numbers
+have several orders. No sample is due twice in one epoch of an order.
+
+An expectation is a whole number of 2 ** -32, and all arithmetic is of whole numbers, or of one product that every
+machine rounds in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ from numpy.typing import NDArray
 from brand.orders.base.part import ONE, RandomSubset, Subset
 
 MAX_TIMES: Final = 4096
-"""The most draws of a sample in an epoch. An order for each bit of such a number is possible, one for each draw not."""
+"""The most draws of a sample in an epoch."""
+MOST_TIMES: Final = 64
+"""The most epochs of an order in one epoch of the sampler, which so has at least 1,000 epochs."""
+MAX_ORDERS: Final = MOST_TIMES.bit_length() - 1 + 2 * MAX_TIMES // MOST_TIMES
+"""The most orders of an epoch."""
 _BITS: Final = 32
 _EXACT: Final = 62
 """Sums of weights have this many bits at most."""
@@ -67,7 +74,7 @@ def expectations(weights: NDArray[np.float64], draws: int) -> NDArray[np.uint64]
     if draws * int(whole[largest]) > MAX_TIMES * total:
         times = draws * int(whole[largest]) / total
         raise WeightError(
-            f"it would be drawn {times:,.0f} times an epoch, and at most {MAX_TIMES:,} are possible", largest
+            f"it would be fetched {times:,.0f} times an epoch, and at most {MAX_TIMES:,} are possible", largest
         )
     found = np.rint(whole.astype(np.float64) * (draws * (1 << _BITS) / total)).astype(np.uint64)
     _round_to(found, draws << _BITS)
@@ -81,7 +88,8 @@ def members_of(expected: NDArray[np.uint64]) -> list[WeightedMember]:
     for bit in range(int(whole.max(initial=0)).bit_length()):
         mask = whole >> np.uint64(bit) & np.uint64(1) > 0
         if mask.any():
-            found.append(WeightedMember(1 << bit, Subset.of(mask)))
+            times = min(1 << bit, MOST_TIMES)
+            found += [WeightedMember(times, Subset.of(mask))] * ((1 << bit) // times)
     if fractions.any():
         found.append(WeightedMember(1, RandomSubset.of(fractions)))
     return found

@@ -4,6 +4,7 @@ reader        `brand.open`, and the `Reader` that it returns
 scan          many samples in the order of the chunks
 dataset       rows -> ranges -> checked records
 selection     the samples that a user means by `subset=`
+weighting     the weight of each sample that a user means by `weights=`
 predicate     the samples that an expression over columns chooses
 catalogue     facts, index and columns: indices -> places -> rows
 cached        samples copied from the page cache

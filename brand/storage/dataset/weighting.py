@@ -42,7 +42,7 @@ def weights_by_index(data: Catalogue, weights: Any, drawn: NDArray[np.int64]) ->
             index = int(wrong.argmax())
             raise UsageError(f"weights=: that of sample {index} is {found[index]:g}, {what}")
     if not found.any():
-        raise UsageError("weights=: all are 0, so no sample could be drawn")
+        raise UsageError("weights=: all are 0, so no sample could be fetched")
     return found
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
@@ -31,7 +31,6 @@ from brand.torch.order.sequence import AccessSequence, other_data_set, whole
 
 MAX_LAYERS: Final = 64
 """The most elements of a list, because an epoch has an order for each."""
-_LAYER_BITS: Final = 8
 _MEDIA: Final = ("image", "audio")
 
 
@@ -135,15 +134,6 @@ class Pairs(Reprs, shows="field"):
         return [(layer, samples) for layer, samples in found if len(samples)]
 
 
-def layer_of(order: Order) -> int:
-    """Return the number of the layer that an order draws: its seed has it, so that each process knows it."""
-    return order.seed & ((1 << _LAYER_BITS) - 1)
-
-
-def _seed_of_layer(seed: int, layer: int) -> int:
-    return seed_of_member(seed, layer) >> _LAYER_BITS << _LAYER_BITS | layer
-
-
 class Layers(MixtureMembers, Reprs, shows="pairs"):
     """The layers of pairs as the members of a mixture, all of them of one data set."""
 
@@ -156,7 +146,7 @@ class Layers(MixtureMembers, Reprs, shows="pairs"):
 
     def member_of(self, tag: int) -> int:
         """Return the layer that a ticket with this tag draws from. Raises `UsageError`."""
-        return layer_of(self.ports[0].fetcher.order_of(tag))
+        return member_of_seed(self.ports[0].fetcher.order_of(tag).seed)
 
 
 def pair_sequence(layers: Layers, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
@@ -171,7 +161,7 @@ def shuffled_pairs(layers: Layers, seed: int, origin: str, subset: ArrayLike | N
     pairs = layers.pairs
     numbers = pairs.chosen(subset)
     drawn = pairs.in_layers(numbers)
-    orders = [layers.port.order(_seed_of_layer(seed, layer), samples, at_a_time=len(drawn)) for layer, samples in drawn]
+    orders = [layers.port.order(numbered_seed(seed, layer), samples, at_a_time=len(drawn)) for layer, samples in drawn]
     if orders[0].shares:
         raise UsageError(
             f"order={orders[0].policy.name!r} shares reads with other jobs, and expand={pairs.field!r} does not: give "
@@ -203,7 +193,8 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
                 for each, mine in zip(facts["members"], own, strict=True)
             ]
             same = all(
-                (one.samples, one.chunk_size, layer_of(one)) == (mine.samples, mine.chunk_size, layer_of(mine))
+                (one.samples, one.chunk_size, member_of_seed(one.seed))
+                == (mine.samples, mine.chunk_size, member_of_seed(mine.seed))
                 for one, mine in zip(members, own, strict=True)
             )
             if state["version"] != MIXED_VERSION or not same or facts["samples"] != self.samples:

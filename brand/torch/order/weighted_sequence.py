@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from brand.errors import UsageError
-from brand.orders.base.part import RandomSubset
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
-from brand.orders.mixtures.weights import MAX_TIMES, WeightError, expectations, members_of
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
+from brand.orders.mixtures.weights import MAX_ORDERS, WeightError, expectations, members_of
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.weighting import describe, weights_by_index
@@ -27,8 +26,6 @@ from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import other_data_set, whole
 
-_RANDOM: Final = MAX_TIMES.bit_length()
-"""The number of the order of random subsets; the others have the numbers of their bits."""
 _OTHER: Final = "the state is of other weights: give the sampler the same weights=, num_samples= and subset= as before"
 
 
@@ -47,13 +44,12 @@ class WeightedOrders(MixtureMembers):
     instead = "give each sample once: leave out weights="
 
     def __init__(self, port: DrawPort) -> None:
-        super().__init__(range(_RANDOM + 1), [port] * (_RANDOM + 1))
+        super().__init__(range(MAX_ORDERS), [port] * MAX_ORDERS)
         self.port = port
 
     def member_of(self, tag: int) -> int:
         """Return the number of the order with this tag. Raises `UsageError`."""
-        order = self.port.fetcher.order_of(tag)
-        return _RANDOM if isinstance(order.subset, RandomSubset) else order.times.bit_length() - 1
+        return member_of_seed(self.port.fetcher.order_of(tag).seed)
 
 
 def weighted_sequence(
@@ -82,7 +78,7 @@ def weighted_sequence(
     held = -(-sum(len(each.samples) for each in found) // whole_order.samples)
     own = whole_order if held <= 1 else port.order(seed, replicas=replicas, at_a_time=held)
     orders = tuple(
-        replace(own, seed=seed_of_member(seed, number), subset=each.samples, times=each.times)
+        replace(own, seed=numbered_seed(seed, number), subset=each.samples, times=each.times)
         for number, each in enumerate(found)
     )
     shares = tuple(float(each.draws) for each in found)
