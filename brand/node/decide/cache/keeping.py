@@ -195,8 +195,8 @@ class Keeping:
     ) -> None:
         self._residents, self._epochs, self._members, self._caching = residents, epochs, members, caching
         self.reserved = reserved
-        self._runs: set[RunNumber] = set()
-        """Runs that were under way at the last choice."""
+        self._runs: set[tuple[RunNumber, ...]] = set()
+        """Runs that were under way at the last choice; those of a sampler with weights together."""
         self._for: tuple[RunNumber, CacheCapacity | None] | None = None
         """The run of the last choice, and the facts for the folder's placement; None if the folder is not written."""
         self._last = self._taken = 0
@@ -247,9 +247,10 @@ class Keeping:
         with an epoch.
         """
         live = self._counted(now_s)
-        runs = {run for (run, _), _ in live}
+        runs = {self._drawing(run) for (run, _), _ in live}
         if runs != self._runs:  # a run may wait for the plan of its next epoch
-            runs |= self._runs & {key[0] for key, life in self._epochs.lives.items() if life.planned}
+            planned = {key[0] for key, life in self._epochs.lives.items() if life.planned}
+            runs |= self._runs & set(map(self._drawing, planned))
         again = runs != self._runs and not (runs and not live)
         if again:
             self._runs, self._shortage = runs, Shortage()
@@ -356,7 +357,7 @@ class Keeping:
         if order.grows:
             return 0  # the samples that its jobs draw later are in memory already
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
-        runs = {run for (run, _), _ in self._counted(now_s)}
+        runs = {run for (run, _), _ in self._counted(now_s)} | set(self._drawing(run))
         others = {self._epochs.runs[run].order for run in runs} - {order}
         followers = self._epochs.features.held_for_followers(order, runs)
         if followers:
@@ -373,12 +374,19 @@ class Keeping:
         """Return the pages of this node's own samples."""
         return self._residents.pool.allocator.count - 1 - self.reserved.remote_pages
 
-    def _together(self, run: RunNumber) -> tuple[Order, ...]:
-        """Return the orders that the sampler with weights of this run draws at a time; none for another run."""
+    def _drawing(self, run: RunNumber) -> tuple[RunNumber, ...]:
+        """Return the runs that the sampler of this run draws at a time: several if it has weights.
+
+        Epochs of some of them are short, so at most times one of them is about to begin its next epoch.
+        """
         runs = self._epochs.runs
         if not runs[run].order.times:
-            return ()
-        return tuple(each.order for each in runs.values() if each.order.times and each.name == runs[run].name)
+            return (run,)
+        return tuple(n for n, each in runs.items() if each.order.times and each.name == runs[run].name)
+
+    def _together(self, run: RunNumber) -> tuple[Order, ...]:
+        """Return the orders that the sampler with weights of this run draws at a time; none for another run."""
+        return tuple(map(self._order, self._drawing(run))) if self._order(run).times else ()
 
     def _ever(self, run: RunNumber) -> Subset | None:
         """Return the samples that the sampler of this run draws in some epoch. None if those are all."""
