@@ -40,6 +40,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "ACCESS_HALVES": 14,
         "STRIPE_KEYS": 15,
         "SHIFTS": 16,
+        "CHANCES": 17,
     }
 
 

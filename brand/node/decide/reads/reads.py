@@ -211,11 +211,21 @@ class Reads(Reprs, shows="under_way no_room"):
         if chunks:
             leave_chunks(residents, waits.epoch, chunks)
 
+    def waits_for_plan(self, now_s: float) -> bool:
+        """Return whether no read starts before the planner has answered, however much memory is free."""
+        found = self._first(now_s)
+        return found is not None and found[0].reads.next is None
+
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
         """Return the epoch whose next read is needed in the fewest draws, and their number.
 
         Returns None if that read is not known yet: reads of later epochs must not take its memory.
         """
+        found = self._first(now_s)
+        return None if found is None or found[0].reads.next is None else found
+
+    def _first(self, now_s: float) -> tuple[Epoch, float] | None:
+        """Return the same also for a read that is not known yet."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             epoch, early = live.epoch, self._early
@@ -227,7 +237,7 @@ class Reads(Reprs, shows="under_way no_room"):
                     lead = early.lead(key, live, deadline, now_s)
                 if best is None or lead < best[1]:
                     best = epoch, lead
-        return None if best is None or best[0].reads.next is None else best
+        return best
 
     def _stripes(self, epoch: Epoch, most: int, now_s: float) -> Read | None:
         """Start the next reads of an epoch as one, at most `most`, if it needs them and memory has space for them.
@@ -341,7 +351,7 @@ class Reads(Reprs, shows="under_way no_room"):
         the other orders of a sampler with weights, most of whose samples are cached.
         """
         shares = self._early is not None and epoch.plan.shares
-        if not (shares or epoch.plan.narrows):
+        if not (shares or (epoch.plan.narrows and self._epochs.runs.have_weights)):
             return np.arange(0)
         places = np.arange(first, last)
         places = places[epoch.states.are(GONE, places) & ~self._residents.present(places)]

@@ -187,6 +187,11 @@ class Runs(UserDict[RunNumber, Run]):
             f"has no space for whole stripes of a chunk. {cure}. (This message is not repeated.)"
         )
 
+    @property
+    def have_weights(self) -> bool:
+        """Whether a run is one of a sampler with weights."""
+        return any(run.order.times for run in self.values())
+
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
         return run in self and client in self[run].clients
 
