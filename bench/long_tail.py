@@ -5,7 +5,7 @@
 
 `reads`: 200,000 samples of 20 kB in 1,000 classes, whose sizes follow Zipf's law with the exponent 1. Each epoch draws
 200,000 samples by `BrandSampler(ds, weights="balanced")`, so each class 200 times, for two sizes of memory. Columns:
-memory, as a part of the data; epoch; different samples in the epoch; bytes read over the bytes of these samples, then
+memory, as a part of the data, and epoch; different samples in the epoch; bytes read over the bytes of these samples, then
 the same without bytes that were read because skipping them would have taken longer; samples that were read directly;
 samples/s. `WeightedRandomSampler` reads each of the 200,000 samples on its own: its ratio is computed.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,11 +85,10 @@ def measure_reads(options: argparse.Namespace) -> None:
     if not folder.exists():
         make(folder, options.samples, options.bytes)
     found = [row for memory in options.memory for row in epochs_of(folder, memory, options.epochs)]
-    columns = ["memory", "epoch", "different samples", "read", "needed", "direct", "samples/s", "WeightedRandomSampler"]
+    columns = ["memory, epoch", "different samples", "read", "needed", "direct", "samples/s", "WeightedRandomSampler"]
     rows = [
         [
-            f"{row['memory']:.0%}",
-            str(row["epoch"]),
+            f"{row['memory']:.0%}, epoch {row['epoch']}",
             f"{row['different']:,}",
             f"{row['read']:.3f}",
             f"{row['needed']:.3f}",
@@ -104,8 +102,6 @@ def measure_reads(options: argparse.Namespace) -> None:
     if options.out:
         settings = {name: getattr(options, name) for name in ("samples", "bytes", "epochs", "memory")}
         harness.save(options.out, __doc__, settings, [], found)
-    if not options.keep:
-        shutil.rmtree(folder)
 
 
 def long_tail(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -163,7 +159,6 @@ def main() -> None:
     reads.add_argument("--bytes", type=int, default=20_000)
     reads.add_argument("--memory", type=float, nargs="+", default=[0.4, 0.25])
     reads.add_argument("--epochs", type=int, default=4)
-    reads.add_argument("--keep", action="store_true", help="keep the data set")
     reads.set_defaults(run=measure_reads)
     accuracy = parts.add_parser("accuracy")
     accuracy.add_argument("--train", type=Path, required=True)

@@ -22,7 +22,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.states import COMING
 from brand.node.memory.residents import MAX_LEASES
 from tests.node.test_core_machine import finish
-from tests.node.world import World, some_pieces
+from tests.node.world import World, some_pieces, weighted_members
 from tests.rounds import Chance, rounds
 
 pytestmark = pytest.mark.slow
@@ -72,6 +72,7 @@ class Walk:
         orders.append({"seed": 4, "group_chunks": rng.randint(1, 4), "protocol": "uniform"})
         storage = {"seed": 6, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "storage"}
         orders.append(storage)
+        lone = list(orders)
         shared = {"seed": 5, "group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 9), "protocol": "shared"}
         orders.append(shared)
         joader = {"seed": 5, "group_chunks": 2, "protocol": "joader"}
@@ -86,6 +87,10 @@ class Walk:
             here = rng.sample(range(replicas), rng.choice([replicas, replicas, 1]))
             for rank in here:
                 self.come(run, rank, replicas)
+        if rng.random() < 0.25:  # a sampler with weights
+            k, order = rng.randint(2, 7), rng.choice(lone)
+            for number in range(len(weighted_members(count, k))):
+                self.come({"name": "weighted", **order, "weighted": (k, number)}, 0, 1)
 
     def client(self) -> int:
         """A client that never was there before."""

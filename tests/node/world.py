@@ -76,6 +76,7 @@ from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
+from brand.orders.mixtures.weights import WeightedMember, expectations, members_of
 from brand.orders.order import Order, renewed
 from tests.node.packing import pages_of
 
@@ -165,6 +166,11 @@ class Run:
     order: Order
     name: str
     clients: set[int]
+
+
+def weighted_members(samples: int, k: int) -> list[WeightedMember]:
+    """The orders of a sampler whose weights are 1 to `k`, again and again, with epochs of two draws a sample."""
+    return members_of(expectations((1 + np.arange(samples) % k).astype(np.float64), 2 * samples))
 
 
 @dataclass
@@ -288,7 +294,10 @@ class World:
     def register(
         self, client: int, name: str = "run", *, tag: int | None = None, turn: int | None = None, **order: Any
     ) -> RunNumber:
-        """Make a run known; its number. `part=k` draws all samples but each k-th, `part=-k` only each k-th."""
+        """Make a run known; its number. `part=k` draws all samples but each k-th, `part=-k` only each k-th.
+
+        `weighted=(k, n)`: the n-th order of a sampler whose weights are 1 to k, again and again.
+        """
         chunks = -(-len(self.sizes) // self.chunk_size)
         facts: dict[str, Any] = {"group_chunks": 1, "protocol": "stripes", "seed": 0} | order
         facts["group_chunks"] = min(facts["group_chunks"], chunks)
@@ -297,11 +306,14 @@ class World:
         if facts["protocol"] in ("stripes", "slots"):
             facts = {"refill": "fill_rate"} | facts
         sizes = {"data_set": DATA_SET, "samples": len(self.sizes), "chunk_size": self.chunk_size}
-        left_out = facts.pop("part", None)
+        left_out, weighted = facts.pop("part", None), facts.pop("weighted", None)
         wanted = Order.from_json(renewed(sizes | facts, epoch=0, begun=False))
         if left_out is not None and len(self.sizes) > 1:
             mask = (np.arange(len(self.sizes)) % left_out == 0) == (left_out < 0)
             wanted = replace(wanted, subset=Subset.of(mask))
+        if weighted is not None:
+            member = weighted_members(len(self.sizes), weighted[0])[weighted[1]]
+            wanted = replace(wanted, seed=wanted.seed + weighted[1], subset=member.samples, times=member.times)
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
@@ -763,7 +775,8 @@ class World:
         plan = self.plan(order, asked.key[1], self.joins(asked.key))
         drawn = self.online.orders.publish(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
         assert answer.places.tolist() == drawn[asked.positions].tolist()
-        assert order.subset is None or order.subset.mask[answer.places].all()
+        drawn_in = order.drawn_in(asked.key[1])
+        assert drawn_in is None or drawn_in.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})
         for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
             assert given.setdefault(position, place) == place, f"another sample at position {position} than before"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from brand.node.wire.messages import longest_order, order_facts, unpack_order
 from brand.orders.base.part import ONE, RandomSubset, Subset
-from brand.orders.mixtures.mixed_order import MAX_MEMBERS
+from brand.orders.mixtures.mixed_order import MAX_MEMBERS, MixedOrder, Stretch, numbered_seed
 from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, WeightError, expectations, members_of
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy
@@ -201,3 +201,26 @@ def test_jobs_that_share_have_no_weights() -> None:
     for wrong in ({"times": 1}, {"subset": HALVES}):
         with pytest.raises(ValueError, match="jobs that share reads have no weights"):
             dataclasses.replace(order, **wrong)
+
+
+@pytest.mark.slow
+def test_each_sample_comes_equally_often_in_every_third() -> None:
+    """Of 180 draws, in 300 epochs. A mixture has its members at fixed positions. 23 is p = 0.00001 with two degrees."""
+    weights, samples, draws = np.repeat([0.75, 1.0, 2.5, 2.0], [40, 30, 40, 10]), 120, 180
+    members = members_of(expectations(weights, draws))
+    orders = tuple(
+        Order("any", samples, 4, numbered_seed(3, n), StripePolicy(1, 2), member.samples, times=member.times)
+        for n, member in enumerate(members)
+    )
+    mixed = MixedOrder(orders, draws, 3, (Stretch(0, tuple(float(member.draws) for member in members)),))
+    counts, epochs = np.zeros((samples, draws), np.int64), 300
+    for epoch in range(epochs):
+        found = mixed.draws(epoch, np.arange(draws))
+        drawn_of = list(zip(found.member.tolist(), found.epoch.tolist(), found.position.tolist(), strict=True))
+        plans = {(n, of): orders[n].plan(of).sample_of for n, of in {(n, of) for n, of, _ in drawn_of}}
+        places = [int(plans[n, of][at]) for n, of, at in drawn_of]
+        np.add.at(counts, (np.array(places), np.arange(draws)), 1)
+    assert np.abs(counts.sum(axis=1) / epochs - draws * weights / weights.sum()).max() < 0.15
+    assert counts.sum() == epochs * draws
+    for sample in range(samples):
+        assert chi_square(counts[sample].reshape(3, 60).sum(axis=1).tolist()) < 23

@@ -302,3 +302,15 @@ def test_a_server_that_was_started_apart(path: Path) -> None:
         sampler = BrandSampler(data, weights=WEIGHTS, num_samples=100, seed=2)
         check_counts(arrived(BrandLoader(data, 7, sampler=sampler)), WEIGHTS, 100)
         assert data.stats()["fetched"] == 100
+
+
+def test_without_a_server(path: Path) -> None:
+    """The same order, read directly."""
+    given: Any = {"weights": WEIGHTS, "num_samples": 100, "seed": 2}
+    epochs = [
+        [arrived(BrandLoader(data, 7, sampler=sampler)) for _ in range(2)]
+        for data in (opened(path), opened(path, server="none"))
+        for sampler in [BrandSampler(data, **given)]
+    ]
+    assert epochs[0] == epochs[1]
+    check_counts(epochs[1][1], WEIGHTS, 100)

@@ -176,12 +176,14 @@ class ChooseCached:
         mine, size_of, unit, key = self._mine(), pages_of[:], self.unit, None
         if mine is not None:
             size_of = np.where(mine, size_of, 0)
+        if int(size_of.sum(dtype=np.int64)) <= self.room:  # all fit, whatever the plan, which would take long to make
+            return np.ones(len(size_of), np.bool_) if mine is None else mine
         if self.together:
             chosen = choose_units(
                 size_of.astype(np.int64), self.held, self.room, self.seed, self._often_drawn_first(1)[: len(size_of)]
             )
             return chosen & (size_of > 0)
-        if int(size_of.sum(dtype=np.int64)) > self.room and self.follow is not None and self.follow.in_memory:
+        if self.follow is not None and self.follow.in_memory:
             unit, key = self._wanted(self.follow)
         kept = choose_kept(self._whole(), size_of, self.room, unit, self.seed, key=key)
         return kept if mine is None else kept & mine
