@@ -192,7 +192,7 @@ class BrandSampler(DistributedSampler[int]):
 
     @property
     def order(self) -> Any:
-        """The order of all epochs: an `Order`; for a `Mixture`, a `MixedOrder`."""
+        """The order of all epochs: an `Order`; for a `Mixture`, and with `weights`, a `MixedOrder`."""
         return self._sequence.order
 
     @property
