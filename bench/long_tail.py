@@ -5,9 +5,9 @@
 
 `reads`: 200,000 samples of 20 kB in 1,000 classes, whose sizes follow Zipf's law with the exponent 1. Each epoch draws
 200,000 samples by `BrandSampler(ds, weights="balanced")`, so each class 200 times, for two sizes of memory. Columns:
-memory, as a part of the data, and epoch; different samples in the epoch; bytes read over the bytes of these samples, then
-the same without bytes that were read because skipping them would have taken longer; samples that were read directly;
-samples/s. `WeightedRandomSampler` reads each of the 200,000 samples on its own: its ratio is computed.
+memory, as a part of the data, and epoch; different samples in the epoch; bytes read over the bytes of these samples,
+then the same without bytes that were read because skipping them would have taken longer; samples that were read
+directly; samples/s. `WeightedRandomSampler` reads each of the 200,000 samples on its own: its ratio is computed.
 
 `accuracy`: Fashion-MNIST, of which class `c` keeps a fraction `100 ** (-c / 9)` of its images, so that the largest
 class has 100 times the images of the smallest. Epochs of as many images as are left, in the order of a `RandomSampler`
