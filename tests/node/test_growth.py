@@ -68,7 +68,7 @@ class Job:
 
     def wanted(self) -> list[int]:
         """The places of its part."""
-        part = self.world.runs[self.run].order.subset
+        part = self.world.runs[self.run].order.ever
         every = np.arange(len(self.world.sizes))
         found: list[int] = (every if part is None else every[part.mask]).tolist()
         return found

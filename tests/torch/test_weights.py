@@ -280,7 +280,7 @@ def test_uses_that_are_refused(path: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="needs the field 'label' with the number of each sample's class"):
             BrandSampler(BrandDataset(tmp_path / "plain"), weights=weights)
     brand.pack([{"label": -1}, {"label": 0}, {"label": -1}], tmp_path / "some", {"label": "int"})
-    with pytest.raises(UsageError, match=r'2 samples have no class .* Leave out with subset="label >= 0"'):
+    with pytest.raises(UsageError, match=r'2 samples have no class .* Leave them out with subset="label >= 0"'):
         BrandSampler(BrandDataset(tmp_path / "some"), weights="balanced")
     assert len(BrandSampler(BrandDataset(tmp_path / "some"), weights="balanced", subset="label >= 0")) == 1
     weighted, plain = BrandSampler(data, weights="balanced"), BrandSampler(data)

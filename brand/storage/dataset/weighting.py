@@ -105,7 +105,7 @@ def _labels(data: Catalogue, drawn: NDArray[np.int64], what: str) -> NDArray[Any
     if without:
         raise UsageError(
             f"{what}: {counted(without, 'sample')} {'has' if without == 1 else 'have'} no class (a label below 0). "
-            f'Leave out with subset="{_LABEL} >= 0", or {_OWN}'
+            f'Leave them out with subset="{_LABEL} >= 0", or {_OWN}'
         )
     return labels
 
