@@ -17,7 +17,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from brand.orders.base.random import BLOCK, RandomStream, bits
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.random import BLOCK, RandomStream, bits, number, ranked
 
 ONE_NODE: Final = (
     "several nodes do not fetch a subset of a data set together with order='slots': give order='stripes', or "
@@ -208,12 +209,16 @@ class RandomSubset:
         """Return the mask of that subset, shape (samples,)."""
         places, strata = self._by_fraction
         words = bits(len(places) + 1, seed, RandomStream.CHANCES, epoch)
-        keys = (strata << np.uint64(32)) | (words[1:] >> np.uint64(32))
-        at = places[np.argsort(keys, kind="stable")]
-        ends = np.cumsum(self.fractions[at], dtype=np.uint64) + (words[0] >> np.uint64(32))
-        counts = ends >> np.uint64(32)
+        start, keys = words[0] >> np.uint64(32), words[1:]
+        width = int(strata[-1]).bit_length()
+        keys >>= np.uint64(width)
+        keys |= strata.astype(np.uint64) << np.uint64(64 - width)
+        at = places[ranked(keys, number(keys))]  # by stratum, then at random
+        ends = np.cumsum(self.fractions[at], dtype=np.uint64)
+        ends += start
+        ends >>= np.uint64(32)
         mask = np.zeros(self.samples, np.bool_)
-        mask[at[np.diff(counts, prepend=np.uint64(0)) > 0]] = True
+        mask[at[np.diff(ends, prepend=np.uint64(0)) > 0]] = True
         return mask
 
     def to_text(self) -> str:
@@ -235,17 +240,18 @@ class RandomSubset:
     def _count(self) -> int:
         return int(self.fractions.sum(dtype=np.uint64)) // ONE
 
-    @property
-    def _by_fraction(self) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-        """The places that some epoch can draw, in the order of their fractions, and the stratum of each."""
-        found = np.flatnonzero(self.fractions)
-        found = found[np.argsort(self.fractions[found], kind="stable")]
+    @cached_property
+    def _by_fraction(self) -> tuple[NDArray[Any], NDArray[np.uint32]]:
+        """The places that some epoch can draw, in the order of their fractions, and the stratum of each, from 1 on."""
+        found = np.flatnonzero(self.fractions).astype(index_dtype(self.samples))
+        keys = self.fractions[found].astype(np.uint64) << np.uint64(32)
+        found = found[ranked(keys, number(keys))]
         ordered = self.fractions[found]
         starts = np.flatnonzero(np.append(True, np.diff(ordered) > ALIKE))  # of samples of one fraction
         lengths = np.diff(starts, append=len(ordered))
         apart = lengths >= STRATUM
-        cut = apart | np.append(False, apart[:-1]) | (np.diff(starts // STRATUM, prepend=0) > 0)
-        return found, np.repeat(np.cumsum(cut), lengths).astype(np.uint64)
+        cut = apart | np.append(False, apart[:-1]) | (np.diff(starts // STRATUM, prepend=-1) > 0)
+        return found, np.repeat(np.cumsum(cut, dtype=np.uint32), lengths)
 
 
 @lru_cache(4)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.part import ONE, RandomSubset, Subset
+from brand.orders.base.random import blocks
 
 MAX_TIMES: Final = 4096
 """The most draws of a sample in an epoch."""
@@ -68,15 +69,18 @@ def expectations(weights: NDArray[np.float64], draws: int) -> NDArray[np.uint64]
     most = float(weights.max(initial=0.0))
     if not most:
         raise ValueError("all weights are 0")
-    whole = np.rint(weights / most * float(1 << (_EXACT - len(weights).bit_length()))).astype(np.uint64)
-    total = int(whole.sum())
-    largest = int(whole.argmax())
-    if draws * int(whole[largest]) > MAX_TIMES * total:
-        times = draws * int(whole[largest]) / total
+    found, unit = np.empty(len(weights), np.uint64), float(1 << (_EXACT - len(weights).bit_length()))
+    for part in blocks(len(weights)):
+        found[part] = np.rint(weights[part] / most * unit)
+    total, largest = int(found.sum()), int(found.argmax())
+    if draws * int(found[largest]) > MAX_TIMES * total:
+        times = draws * int(found[largest]) / total
         raise WeightError(
             f"it would be fetched {times:,.0f} times an epoch, and at most {MAX_TIMES:,} are possible", largest
         )
-    found = np.rint(whole.astype(np.float64) * (draws * (1 << _BITS) / total)).astype(np.uint64)
+    unit = draws * (1 << _BITS) / total
+    for part in blocks(len(weights)):
+        found[part] = np.rint(found[part].astype(np.float64) * unit)
     _round_to(found, draws << _BITS)
     return found
 

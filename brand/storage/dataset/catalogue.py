@@ -232,6 +232,17 @@ class Catalogue:
         found: NDArray[np.int64] = self.agreed_rows_at(places)["index"].astype(np.int64)
         return found
 
+    def scanned_indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return the same for many ascending places, in one pass over the index. Errors as of `indices`."""
+        found = np.empty(len(places), np.int64)
+        for first in range(0, self.header.samples, ROWS_AT_ONCE):
+            index = self._rows.run(first, min(first + ROWS_AT_ONCE, self.header.samples))["index"]
+            start, end = np.searchsorted(places, (first, first + len(index))).tolist()
+            found[start:end] = index[places[start:end] - first]
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < len(self):
+            return self.indices(places)  # it says what is wrong with the index
+        return found
+
     def agreed_rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
         """Return the same as `rows_at`. Raises `FormatError`, also if `place.npy` disagrees."""
         rows = self.rows_at(places)

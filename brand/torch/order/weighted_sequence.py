@@ -65,7 +65,7 @@ def weighted_sequence(
             "give order='stripes'"
         )
     places = np.arange(whole_order.samples) if whole_order.ever is None else np.flatnonzero(whole_order.ever.mask)
-    indices = data.indices(places)
+    indices = data.scanned_indices(places)
     draws = len(places) if weights.num_samples is None else whole("num_samples", weights.num_samples, MAX_POSITIONS)
     if not draws:
         raise UsageError("num_samples=0: an epoch has at least one sample")
