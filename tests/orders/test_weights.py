@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brand.node.wire.messages import longest_order, order_facts, unpack_order
 from brand.orders.base.part import ONE, RandomSubset, Subset
 from brand.orders.mixtures.mixed_order import MAX_MEMBERS, MixedOrder, Stretch, numbered_seed
-from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, WeightError, expectations, members_of
+from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -101,22 +101,20 @@ def test_the_orders_of_an_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "draws", "what", "sample"),
+    ("weights", "draws", "what"),
     [
-        ([1.0, float("nan")], 2, "the weight nan is not a finite number", 1),
-        ([float("inf"), 1.0], 2, "the weight inf is not a finite number", 0),
-        ([1.0, 0.0, -2.0], 2, "the weight -2 is negative", 2),
-        ([1.0, 9.0], 5000, "it would be fetched 4,500 times an epoch, and at most 4,096 are possible", 1),
+        ([1.0, float("nan")], 2, "weights are finite numbers"),
+        ([float("inf"), 1.0], 2, "weights are finite numbers"),
+        ([1.0, 0.0, -2.0], 2, "0 or more"),
+        ([0.0, 0.0], 2, "one of them is above 0"),
+        ([1.0, 9.0], 5000, "fetched more than 4,096 times an epoch"),
     ],
 )
-def test_weights_that_no_epoch_can_honour(weights: list[float], draws: int, what: str, sample: int) -> None:
-    """The error names the sample."""
-    with pytest.raises(WeightError, match=what) as caught:
+def test_weights_that_no_epoch_can_honour(weights: list[float], draws: int, what: str) -> None:
+    """The sampler names the sample (`tests/torch/test_weights.py`)."""
+    with pytest.raises(ValueError, match=what):
         expectations(np.array(weights), draws)
-    assert caught.value.sample == sample
     assert drawn([1.0], MAX_TIMES, 0, 0) == [MAX_TIMES]
-    with pytest.raises(ValueError, match="all weights are 0"):
-        expectations(np.zeros(3), 2)
 
 
 def test_each_sample_of_a_random_subset_has_its_probability() -> None:

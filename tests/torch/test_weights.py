@@ -255,7 +255,10 @@ def test_memory_for_the_samples_that_repeat(tmp_path: Path) -> None:
         ({"weights": {"cat": 1, "cow": 2}}, "no class is called 'cow'; classes: cat, dog, owl, yak"),
         ({"weights": {"cat": 1, "dog": 2}}, "weights= has nothing for 2 classes: 'owl', 'yak'; 0 leaves out a class"),
         ({"weights": {"cat": "1", "dog": 2, "owl": 1, "yak": 1}}, "that of class 'cat' is '1', not a number"),
-        ({"weights": "balanced", "num_samples": 20000}, r"sample 55 \(class 'yak'\): it would be fetched 5,000 times"),
+        (
+            {"weights": "balanced", "num_samples": 20000},
+            r"sample 55 \(class 'yak'\) would be fetched 5,000 times an epoch",
+        ),
         ({"weights": "balanced", "num_samples": -1}, "num_samples=-1: a whole number"),
         ({"weights": "balanced", "num_samples": 0}, "num_samples=0: an epoch has at least one sample"),
         ({"weights": "balanced", "shuffle": False}, "shuffle=False has each sample once, in order"),

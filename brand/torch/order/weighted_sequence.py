@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from brand.errors import UsageError
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
-from brand.orders.mixtures.weights import MAX_ORDERS, WeightError, expectations, members_of
+from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.weighting import describe, weights_by_index
@@ -37,7 +37,7 @@ class Weights:
     num_samples: int | None
 
 
-class WeightedOrders(MixtureMembers):
+class WeightedOrders(MixtureMembers, Reprs, shows="port"):
     """The orders of samplers with weights as the members of mixtures, all of them of one data set."""
 
     what = "weights="
@@ -70,10 +70,15 @@ def weighted_sequence(
     if not draws:
         raise UsageError("num_samples=0: an epoch has at least one sample")
     expected = np.zeros(whole_order.samples, np.uint64)
+    given = weights_by_index(data, weights.of, indices)[indices]
+    times, most = draws * float(given.max() / given.sum()), int(indices[given.argmax()])
     try:
-        expected[places] = expectations(weights_by_index(data, weights.of, indices)[indices], draws)
-    except WeightError as error:
-        raise UsageError(f"weights=: {describe(data, int(indices[error.sample]))}: {error}") from None
+        expected[places] = expectations(given, draws)
+    except ValueError:
+        raise UsageError(
+            f"weights=: {describe(data, most)} would be fetched {times:,.0f} times an epoch, and at most {MAX_TIMES:,} "
+            "are possible"
+        ) from None
     found = members_of(expected)
     held = -(-sum(len(each.samples) for each in found) // whole_order.samples)
     own = whole_order if held <= 1 else port.order(seed, replicas=replicas, at_a_time=held)
