@@ -1,4 +1,4 @@
-"""What does a class-balanced epoch of a long-tailed data set read, and does it train as well as PyTorch's sampler?
+"""How much does a class-balanced epoch of a long-tailed data set read, and how accurate is a model trained with it?
 
     python -m bench.long_tail reads --work SCRATCH --out bench/results/long-tail-reads.json
     python -m bench.long_tail accuracy --train train.brand --test test.brand --out bench/results/long-tail-accuracy.json

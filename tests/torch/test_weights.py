@@ -242,6 +242,19 @@ def test_memory_for_the_samples_that_repeat(tmp_path: Path) -> None:
         assert data.stats()["direct"] == 0
 
 
+def test_samples_stay_cached_while_short_epochs_are_planned(tmp_path: Path) -> None:
+    """Ten samples come 30 times an epoch: an epoch of their orders is ten draws, so a plan is nearly always awaited."""
+    rows = ({"data": np.random.default_rng(n).bytes(2000)} for n in range(1200))
+    brand.pack(rows, tmp_path / "set", {"data": "bytes"}, chunk_size=60, jobs=1)
+    weights = np.where(np.arange(1200) % 120 == 0, 30.0, 0.5)
+    data = BrandDataset(tmp_path / "set", memory=0.2, fields=("index",))
+    sampler = BrandSampler(data, weights=weights, num_samples=int(weights.sum()))
+    for _ in range(3):
+        found = [int(i) for (indices,) in BrandLoader(data, 20, sampler=sampler) for i in indices]
+        check_counts(found, weights, int(weights.sum()))
+    assert data.stats()["memory"]["cached"] > 0.05 * data.stats()["data_bytes"]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

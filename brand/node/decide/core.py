@@ -137,7 +137,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
         elsewhere = self.reads.no_room and self.epochs.features.waits_for_reads
         if (stuck is None and not elsewhere) or self.reads.under_way or self.draws.leases.fresh(now_s):
             return False
-        if self.reads.waits_for_plan(now_s):
+        if self.reads.waits_for_plan(now_s):  # of any epoch: no read is missing memory
             return False
         made_room = (
             self.caching.writing.make_room()

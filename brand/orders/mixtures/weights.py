@@ -30,7 +30,7 @@ MAX_TIMES: Final = 4096
 MOST_TIMES: Final = 64
 """The most epochs of an order in one epoch of the sampler, which so has at least 1,000 epochs."""
 MAX_ORDERS: Final = MOST_TIMES.bit_length() - 1 + 2 * MAX_TIMES // MOST_TIMES
-"""The most orders of an epoch."""
+"""The most orders of an epoch: one for each bit below `MOST_TIMES`, 127 of `MOST_TIMES` draws, one for fractions."""
 _BITS: Final = 32
 _EXACT: Final = 62
 """Sums of weights have this many bits at most."""

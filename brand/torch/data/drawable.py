@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from brand.node.wire.looping import LoopReport
 from brand.torch.fetch.fetched import FetchedSamples, Form, rows
 from brand.torch.job.wrappers import refuse_distributed_sampler
-from brand.torch.order.sequence import AccessSequence
-from brand.torch.order.weighted_sequence import Weights
+from brand.torch.order.sequence import AccessSequence, SequenceOptions
 from brand.torch.pytorch import DataLoader, Dataset, Subset, torch
 
 if torch is not None:
@@ -46,20 +45,8 @@ class SampleSource(ABC):
         """Return the number of samples of an epoch."""
 
     @abstractmethod
-    def sequence(
-        self,
-        seed: int,
-        origin: str,
-        *,
-        replicas: int | None,
-        subset: ArrayLike | None,
-        shuffle: bool,
-        weights: Weights | None = None,
-    ) -> AccessSequence:
-        """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`.
-
-        `replicas`: the number of ranks that the user gives; None: the launcher's.
-        """
+    def sequence(self, options: SequenceOptions) -> AccessSequence:
+        """Return the sequence of a sampler with these options. Raises `UsageError`."""
 
     @abstractmethod
     def check_ranks(self, replicas: int) -> None:

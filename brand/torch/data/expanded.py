@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.header import ELEMENTS
@@ -24,8 +24,7 @@ from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MixedSequence
 from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence, shuffled_pairs
-from brand.torch.order.sequence import AccessSequence
-from brand.torch.order.weighted_sequence import Weights
+from brand.torch.order.sequence import AccessSequence, SequenceOptions
 
 log = logging.getLogger("brand")
 
@@ -65,24 +64,15 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
         """The number of pairs of an epoch."""
         return len(self)
 
-    def sequence(
-        self,
-        seed: int,
-        origin: str,
-        *,
-        replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
-        subset: ArrayLike | None,
-        shuffle: bool,
-        weights: Weights | None = None,
-    ) -> AccessSequence:
+    def sequence(self, options: SequenceOptions) -> AccessSequence:
         """See `SampleSource`."""
-        if weights is not None:
+        if options.weights is not None:
             raise UsageError(
                 f"expand={self.pairs.field!r}: weights= is for samples, and these are pairs: leave out one"
             )
-        if shuffle:
+        if options.shuffle:
             self._layers.check_one_node((node_by_launcher() or (0, 1))[1])
-        return pair_sequence(self._layers, seed, origin, subset=subset, shuffle=shuffle)
+        return pair_sequence(self._layers, options.seed, options.origin, subset=options.subset, shuffle=options.shuffle)
 
     def as_member(self, seed: int, origin: str) -> MixedSequence:
         """Return the sequence of all pairs in random order, for a mixture that has them as a member."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
@@ -32,8 +32,7 @@ from brand.torch.fetch.fetched import MEMBER, Form, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
-from brand.torch.order.sequence import whole
-from brand.torch.order.weighted_sequence import Weights
+from brand.torch.order.sequence import SequenceOptions, whole
 
 
 class Mixture(Drawable):
@@ -145,21 +144,13 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
-    def sequence(
-        self,
-        seed: int,
-        origin: str,
-        *,
-        replicas: int | None,  # noqa: ARG002 - it is drawn on one node only
-        subset: ArrayLike | None,
-        shuffle: bool,
-        weights: Weights | None = None,
-    ) -> MixedSequence:
+    def sequence(self, options: SequenceOptions) -> MixedSequence:
         """See `SampleSource`."""
-        if weights is not None:
+        seed = options.seed
+        if options.weights is not None:
             raise UsageError("weights= is for a sampler of one BrandDataset; a Mixture has a weight for each member")
-        if subset is not None or not shuffle:
-            what = "shuffle=False" if subset is None else "subset="
+        if options.subset is not None or not options.shuffle:
+            what = "shuffle=False" if options.subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         self._members.check_one_node((node_by_launcher() or (0, 1))[1])
         orders: list[Order | MixedOrder] = []
@@ -167,7 +158,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         for number, source in enumerate(self._sources):
             own = seed_of_member(seed, number)
             if isinstance(source, ExpandedSource):
-                expanded[number] = source.as_member(own, f"{origin}|member {number}")
+                expanded[number] = source.as_member(own, f"{options.origin}|member {number}")
                 orders.append(expanded[number].order)
                 continue
             order = source.port.order(own)
@@ -178,7 +169,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                     "a Mixture does not: give it order='stripes'"
                 )
         mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
-        return MixedSequence(self._members, mixed, origin, expanded)
+        return MixedSequence(self._members, mixed, options.origin, expanded)
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from brand.errors import UsageError, counted
 from brand.formats.media import PillowPlugins
@@ -31,8 +31,8 @@ from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA
 from brand.torch.fetch.fetched import FetchedSamples, Form, MergedSamples, UndecodedSamples
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.sequence import AccessSequence, OfOneSet
-from brand.torch.order.weighted_sequence import WeightedOrders, Weights, weighted_sequence
+from brand.torch.order.sequence import AccessSequence, OfOneSet, SequenceOptions
+from brand.torch.order.weighted_sequence import WeightedOrders, weighted_sequence
 from brand.torch.pytorch import get_worker_info
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
@@ -75,21 +75,12 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
     def set_transform(self, transform: Transform | None) -> None:
         self.transform = transform
 
-    def sequence(
-        self,
-        seed: int,
-        origin: str,
-        *,
-        replicas: int | None,
-        subset: ArrayLike | None,
-        shuffle: bool,
-        weights: Weights | None = None,
-    ) -> AccessSequence:
-        port = self.port
-        if weights is not None:
-            return weighted_sequence(self._weighted, weights, seed, origin, subset, replicas)
-        order = port.order(seed, subset, replicas=replicas) if shuffle else port.order_of_indices(seed, subset)
-        return OfOneSet(port, order, seed, origin, shuffle=shuffle)
+    def sequence(self, options: SequenceOptions) -> AccessSequence:
+        if options.weights is not None:
+            return weighted_sequence(self._weighted, options)
+        port, seed, subset, shuffle = self.port, options.seed, options.subset, options.shuffle
+        order = port.order(seed, subset, replicas=options.replicas) if shuffle else port.order_of_indices(seed, subset)
+        return OfOneSet(port, order, seed, options.origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without a version number."""

@@ -18,13 +18,13 @@ from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
-from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, ranks_of_rounds
-from brand.orders.order import Order, renewed
+from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, member_of_seed, ranks_of_rounds
+from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import FetchedSamples, Portion
 from brand.torch.job.discovery import check_agreed
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.sequence import AccessSequence
+from brand.torch.order.sequence import AccessSequence, whole
 
 MIXED_VERSION: Final = 3
 """The version of loader states of a mixture."""
@@ -115,6 +115,29 @@ class MixtureMembers(Reprs, shows="name _begun"):
             member = self.continue_with(tag, epoch)
             portions.append(Portion(member, epoch, at, fetch(member, asked[at])))
         return portions
+
+
+def loaded_order(own: MixedOrder, state: Mapping[str, Any]) -> MixedOrder:
+    """Return the order of a state whose members are those of `own`: orders of one data set, with the same subsets.
+
+    Raises `UsageError` if the state is inside an epoch of another version; KeyError, TypeError or ValueError if its
+    members or sizes are others.
+    """
+    facts, members = dict(state["order"]), [order for order in own.orders if isinstance(order, Order)]
+    begun = 0 < state["position"] < own.samples
+    orders = tuple(
+        Order.from_json(renewed(each, epoch=state["epoch"], begun=begun), mine.subset)
+        for each, mine in zip(facts["members"], members, strict=True)
+    )
+    there, here = (
+        [(each.samples, each.chunk_size, each.times, member_of_seed(each.seed)) for each in some]
+        for some in (orders, members)
+    )
+    if state["version"] != MIXED_VERSION or there != here or facts["samples"] != own.samples:
+        raise ValueError("its sizes are others")
+    if not 0 <= state["position"] <= own.samples:
+        raise ValueError(f"position {state['position']:,} of {own.samples:,}")
+    return MixedOrder(orders, own.samples, whole("seed", facts["seed"], MAX_SEED), own.stretches)
 
 
 class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):

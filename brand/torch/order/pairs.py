@@ -20,14 +20,13 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
-from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.predicate import ColumnTable, chosen_by
 from brand.storage.dataset.selection import column_table
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
-from brand.torch.order.sequence import AccessSequence, other_data_set, whole
+from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers, loaded_order
+from brand.torch.order.sequence import AccessSequence, other_data_set
 
 MAX_LAYERS: Final = 64
 """The most elements of a list, because an epoch has an order for each."""
@@ -184,31 +183,15 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
 
     def loaded(self, state: Mapping[str, Any]) -> ShuffledPairs:
         """Return a sequence of the same pairs with the orders of a state. Raises `UsageError` if it has others."""
-        facts = _facts_of(self._pairs, state)
+        _facts_of(self._pairs, state)
         try:
-            own = [order for order in self.order.orders if isinstance(order, Order)]
-            begun = 0 < state["position"] < self.samples
-            members = [
-                Order.from_json(renewed(each, epoch=state["epoch"], begun=begun), mine.subset)
-                for each, mine in zip(facts["members"], own, strict=True)
-            ]
-            same = all(
-                (one.samples, one.chunk_size, member_of_seed(one.seed))
-                == (mine.samples, mine.chunk_size, member_of_seed(mine.seed))
-                for one, mine in zip(members, own, strict=True)
-            )
-            if state["version"] != MIXED_VERSION or not same or facts["samples"] != self.samples:
-                raise ValueError("its sizes are others")
-            seed = whole("seed", facts["seed"], MAX_SEED)
+            order = loaded_order(self.order, state)
         except UsageError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
                 f"the state is of other pairs: give the sampler the same shuffle= and subset= as before ({error})"
             ) from None
-        if not 0 <= state["position"] <= self.samples:
-            raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
-        order = MixedOrder(tuple(members), self.samples, seed, self.order.stretches)
         return ShuffledPairs(self._layers, order, self._origin)
 
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:  # noqa: ARG002

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import UsageError
 from brand.formats.version import number_within
@@ -29,9 +30,23 @@ from brand.torch.order.index_order import say_cost
 
 MIGRATE: Final = "load_state_dict(brand.migrate_state(state, sampler))"
 """Code that begins the epoch of a state again on another version of a collection."""
-_MIXTURE: Final = "a Mixture, and this sampler fetches from a BrandDataset"
 JOINED_VERSION: Final = 2
 """The version of states that store the joins of a job, or the samples that it has drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """The arguments of a `BrandSampler` that decide its sequence."""
+
+    seed: int
+    origin: str
+    """The place of the program that makes the sampler (`origin_here`)."""
+    replicas: int | None
+    """The number of ranks that the user gives; None: the launcher's."""
+    subset: ArrayLike | None
+    shuffle: bool
+    weights: Any = None
+    num_samples: int | None = None
 
 
 class AccessSequence(ABC):
@@ -141,9 +156,9 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
     def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
         """Return a sequence of the same data set and subset. Raises `UsageError` if the state is of others."""
         if state["version"] not in (1, JOINED_VERSION):
-            weighted = isinstance(state["order"], Mapping) and "weights_of" in state["order"]
-            what = "a sampler with weights=: give the same weights= as before" if weighted else _MIXTURE
-            raise UsageError(f"the state is of {what}")
+            if isinstance(state["order"], Mapping) and "weights_of" in state["order"]:
+                raise UsageError("the state is of a sampler with weights=: give the same weights= as before")
+            raise UsageError("the state is of a Mixture, and this sampler fetches from a BrandDataset")
         try:
             facts = dict(state["order"])
             seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from brand.errors import UsageError
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
 from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
-from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.storage.dataset.weighting import describe, weights_by_index
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence, MixtureMembers
-from brand.torch.order.sequence import other_data_set, whole
+from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers, loaded_order
+from brand.torch.order.sequence import SequenceOptions, other_data_set, whole
 
 _OTHER: Final = "the state is of other weights: give the sampler the same weights=, num_samples= and subset= as before"
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights that a user gives a sampler, and the draws of an epoch; None: as many as there are samples."""
-
-    of: Any
-    num_samples: int | None
 
 
 class WeightedOrders(MixtureMembers, Reprs, shows="port"):
@@ -52,13 +42,11 @@ class WeightedOrders(MixtureMembers, Reprs, shows="port"):
         return member_of_seed(self.port.fetcher.order_of(tag).seed)
 
 
-def weighted_sequence(
-    members: WeightedOrders, weights: Weights, seed: int, origin: str, subset: ArrayLike | None, replicas: int | None
-) -> WeightedSequence:
-    """Return the sequence of a sampler with these weights. Raises `UsageError`."""
+def weighted_sequence(members: WeightedOrders, options: SequenceOptions) -> WeightedSequence:
+    """Return the sequence of a sampler with weights. Raises `UsageError`."""
     members.check_one_node((node_by_launcher() or (0, 1))[1])
     port, data = members.port, members.port.data
-    whole_order = port.order(seed, subset, replicas=replicas)
+    whole_order = port.order(options.seed, options.subset, replicas=options.replicas)
     if whole_order.shares:
         raise UsageError(
             f"order={whole_order.policy.name!r} shares reads with other jobs, and weights= does not: "
@@ -66,11 +54,12 @@ def weighted_sequence(
         )
     places = np.arange(whole_order.samples) if whole_order.ever is None else np.flatnonzero(whole_order.ever.mask)
     indices = data.scanned_indices(places)
-    draws = len(places) if weights.num_samples is None else whole("num_samples", weights.num_samples, MAX_POSITIONS)
+    asked = options.num_samples
+    draws = len(places) if asked is None else whole("num_samples", asked, MAX_POSITIONS)
     if not draws:
         raise UsageError("num_samples=0: an epoch has at least one sample")
     expected = np.zeros(whole_order.samples, np.uint64)
-    given = weights_by_index(data, weights.of, indices)[indices]
+    given = weights_by_index(data, options.weights, indices)[indices]
     times, most = draws * float(given.max() / given.sum()), int(indices[given.argmax()])
     try:
         expected[places] = expectations(given, draws)
@@ -81,14 +70,15 @@ def weighted_sequence(
         ) from None
     found = members_of(expected)
     held = -(-sum(len(each.samples) for each in found) // whole_order.samples)
-    own = whole_order if held <= 1 else port.order(seed, replicas=replicas, at_a_time=held)
+    own = whole_order if held <= 1 else port.order(options.seed, replicas=options.replicas, at_a_time=held)
     orders = tuple(
-        replace(own, seed=numbered_seed(seed, number), subset=each.samples, times=each.times)
+        replace(own, seed=numbered_seed(options.seed, number), subset=each.samples, times=each.times)
         for number, each in enumerate(found)
     )
     shares = tuple(float(each.draws) for each in found)
     digest = hashlib.blake2s(expected.tobytes(), digest_size=16).hexdigest()
-    return WeightedSequence(members, MixedOrder(orders, draws, seed, (Stretch(0, shares),)), origin, digest)
+    mixed = MixedOrder(orders, draws, options.seed, (Stretch(0, shares),))
+    return WeightedSequence(members, mixed, options.origin, digest)
 
 
 class WeightedSequence(MixedSequence, Reprs, shows="seed samples"):
@@ -103,28 +93,17 @@ class WeightedSequence(MixedSequence, Reprs, shows="seed samples"):
 
     def loaded(self, state: Mapping[str, Any]) -> WeightedSequence:
         """Return a sequence of the same weights with the orders of a state. Raises `UsageError` if it has others."""
+        facts = dict(state["order"])
+        if facts.get("data_set") != self._port.data.id:
+            raise UsageError(other_data_set(str(facts.get("data_set")), self._port.data, self._port.name))
+        if facts.get("weights_of") != self._digest:
+            raise UsageError(_OTHER)
         try:
-            facts, own = dict(state["order"]), [order for order in self.order.orders if isinstance(order, Order)]
-            if facts.get("data_set") != self._port.data.id:
-                raise UsageError(other_data_set(str(facts.get("data_set")), self._port.data, self._port.name))
-            if facts.get("weights_of") != self._digest or facts["samples"] != self.samples:
-                raise UsageError(_OTHER)
-            begun = 0 < state["position"] < self.samples
-            orders = tuple(
-                Order.from_json(renewed(each, epoch=state["epoch"], begun=begun), mine.subset)
-                for each, mine in zip(facts["members"], own, strict=True)
-            )
-            sizes = [(each.samples, each.chunk_size, each.times) for each in orders]
-            if state["version"] != MIXED_VERSION or sizes != [(o.samples, o.chunk_size, o.times) for o in own]:
-                raise ValueError("its sizes are others")
-            seed = whole("seed", facts["seed"], MAX_SEED)
+            order = loaded_order(self.order, state)
         except UsageError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler with weights=: {error}") from None
-        if not 0 <= state["position"] <= self.samples:
-            raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
-        order = MixedOrder(orders, self.samples, seed, self.order.stretches)
         return WeightedSequence(self._of_set, order, self._origin, self._digest)
 
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:  # noqa: ARG002

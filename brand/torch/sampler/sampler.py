@@ -27,8 +27,7 @@ from brand.torch.job.rank_log import warn_counted, warn_remainder, warn_stateles
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
-from brand.torch.order.sequence import AccessSequence, other_data_set, whole
-from brand.torch.order.weighted_sequence import Weights
+from brand.torch.order.sequence import AccessSequence, SequenceOptions, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.frameworks import (
@@ -89,8 +88,9 @@ class BrandSampler(DistributedSampler[int]):
             as a text, such as `"label in [3, 5] and duration < 12"`. None: all.
         weights: How often each sample is fetched, relative to the others: a number for each sample, shape
             (len(dataset),), 0 or more; a dict with a weight for each class, by name or number (field `label`), which
-            each of its samples gets; or `"balanced"`: each class equally often. An epoch of M samples has sample `i`
-            the floor or the ceiling of `M * weights[i] / sum(weights)` times. None: each sample once.
+            each of its samples gets; or `"balanced"`: each class equally often, apart from rounding. An epoch of M
+            samples has sample `i` the floor or the ceiling of `M * weights[i] / sum(weights)` times. None: each sample
+            once.
         num_samples: M, the samples of an epoch with `weights`; None: as many as there are samples.
 
     Raises:
@@ -132,10 +132,8 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(
                 "shuffle=False has each sample once, in order, and weights= repeats samples: leave out one"
             )
-        chosen = None if weights is None else Weights(weights, num_samples)
-        self._sequence: AccessSequence = self._source.sequence(
-            seed, origin_here(), replicas=num_replicas, subset=subset, shuffle=shuffle, weights=chosen
-        )
+        options = SequenceOptions(seed, origin_here(), num_replicas, subset, shuffle, weights, num_samples)
+        self._sequence: AccessSequence = self._source.sequence(options)
         """The tickets or indices of all epochs."""
         self._pinned = False
         self._upcoming: Upcoming[Positions] = Upcoming()

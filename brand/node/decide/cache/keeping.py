@@ -296,7 +296,7 @@ class Keeping:
         if kept is None and shelf is None:
             return None
         self._last += 1
-        owners, plan = self._members.owners(order.mapping), live[epoch].epoch.source
+        owners, plan, ever = self._members.owners(order.mapping), live[epoch].epoch.source, self._ever(run)
         if isinstance(plan, EpochPlan) and plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
         choice = ChooseCached(
@@ -304,15 +304,15 @@ class Keeping:
             plan,
             kept,
             order.seed,
-            self._room(run, now_s),
+            self._room(run, self._pages(ever), now_s),
             owners,
             shelf,
             follow,
-            self._ever(run),
+            ever,
             self._held(order),
             self._together(run),
         )
-        if kept is not None and self._pages(self._ever(run)) <= self._most():
+        if kept is not None and self._pages(ever) <= self._most():
             # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
             # answer would be dropped and read a second time.
             mask = choice.kept(self._residents.pool.pages_of)
@@ -349,10 +349,13 @@ class Keeping:
     def _order(self, run: RunNumber) -> Order:
         return self._epochs.runs[run].order
 
-    def _room(self, run: RunNumber, now_s: float) -> int:
-        """Return the pages that cached samples and an epoch's samples of this run may take together."""
+    def _room(self, run: RunNumber, drawn: int, now_s: float) -> int:
+        """Return the pages that cached samples and an epoch's samples of this run may take together.
+
+        `drawn`: the pages of all samples that its sampler draws.
+        """
         order, pages, mean = self._order(run), self._most(), self._residents.pool.mean_pages
-        if self._pages(self._ever(run)) <= pages:
+        if drawn <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
             return 0  # the samples that its jobs draw later are in memory already
@@ -377,7 +380,7 @@ class Keeping:
     def _drawing(self, run: RunNumber) -> tuple[RunNumber, ...]:
         """Return the runs that the sampler of this run draws at a time: several if it has weights.
 
-        Epochs of some of them are short, so at most times one of them is about to begin its next epoch.
+        They count as one for the choice of cached samples: their epochs are short, and begin and end all the time.
         """
         runs = self._epochs.runs
         if not runs[run].order.times:

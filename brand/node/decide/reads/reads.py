@@ -225,7 +225,7 @@ class Reads(Reprs, shows="under_way no_room"):
         return None if found is None or found[0].reads.next is None else found
 
     def _first(self, now_s: float) -> tuple[Epoch, float] | None:
-        """Return the same also for a read that is not known yet."""
+        """Return the epoch with the most urgent read, whether that read is known or not, and the draws before it."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             epoch, early = live.epoch, self._early
