@@ -10,7 +10,7 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brand.node.wire.messages import longest_order, order_facts, unpack_order
@@ -43,6 +43,7 @@ def drawn(weights: list[float], draws: int, seed: int, epoch: int) -> list[int]:
     return found.tolist()
 
 
+@settings(max_examples=500)
 @given(
     st.lists(st.one_of(st.integers(0, 9), st.floats(0, 1e9, allow_subnormal=False)), min_size=1, max_size=60),
     st.integers(1, 300),
