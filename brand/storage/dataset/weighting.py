@@ -60,8 +60,8 @@ def _of_each(data: Catalogue, weights: Any) -> NDArray[np.float64]:
         raise UsageError(f"weights= is a {type(weights).__name__}: {_OWN}") from None
     if found.shape != (len(data),):
         raise UsageError(
-            f"weights= has the shape {found.shape}; this data set has {counted(len(data), 'sample')}: give a number for "
-            "each of them, or a dict with a number for each class"
+            f"weights= has the shape {found.shape}; this data set has {counted(len(data), 'sample')}: give a number "
+            "for each of them, or a dict with a number for each class"
         )
     return found
 
