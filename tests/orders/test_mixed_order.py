@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, ranks_of_rounds, seed_of_member
+from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds, seed_of_member
 from brand.orders.order import MAX_EPOCH, Order
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.testing.shuffling import measure
@@ -28,7 +28,7 @@ def order_of(sizes: Sequence[int], weights: Sequence[float], samples: int = 50) 
         Order(f"{number:032x}", size, 4, seed_of_member(5, number), StripePolicy(1, 1))
         for number, size in enumerate(sizes)
     )
-    return MixedOrder(orders, samples, 5, (Stretch(0, tuple(map(float, weights))),))
+    return MixedOrder.of(orders, samples, 5, [*map(float, weights)])
 
 
 def drawn(order: MixedOrder, epoch: int, positions: Sequence[int]) -> list[Drawn]:
@@ -130,9 +130,9 @@ def test_weights_change_and_members_go_on(
 def test_a_change_replaces_what_was_to_come_later() -> None:
     """So a curriculum is set in order; what is set again at its own position leaves later weights alone."""
     order = order_of([9, 9], [1, 0]).with_weights([1, 1], 1, 0).with_weights([0, 1], 2, 10)
-    assert [stretch.first for stretch in order.stretches] == [0, 50, 110]
+    assert [stretch.first for stretch in order.pattern.stretches] == [0, 50, 110]
     assert order.with_weights([1, 1], 1, 0) == order
-    assert [stretch.first for stretch in order.with_weights([2, 1], 1, 0).stretches] == [0, 50]
+    assert [stretch.first for stretch in order.with_weights([2, 1], 1, 0).pattern.stretches] == [0, 50]
     members = [member for member, _, _ in all_of(order, 3)]
     assert (members[:50], members[50:110].count(0), members[110:]) == ([0] * 50, 30, [1] * 40)
 
@@ -142,7 +142,7 @@ def test_a_mixture_mixes_as_well_as_one_data_set() -> None:
     """Members whose shares are their sizes, beside one data set of their sizes together."""
     sizes, policy = (6400, 3200), StripePolicy(16, 8)
     orders = tuple(Order("any", size, 64, seed_of_member(1, n), policy) for n, size in enumerate(sizes))
-    order = MixedOrder(orders, sum(sizes), 1, (Stretch(0, (6400.0, 3200.0)),))
+    order = MixedOrder.of(orders, sum(sizes), 1, (6400.0, 3200.0))
     drawn_ = order.draws(0, np.arange(sum(sizes)))
     places = np.empty(sum(sizes), np.int64)
     for member, first in enumerate((0, sizes[0])):

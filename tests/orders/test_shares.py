@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.mixtures.mixed_order import MAX_MEMBERS, MAX_POSITION, Shares, leaves, tree_of
+from brand.orders.mixtures.shares import MAX_MEMBERS, MAX_POSITION, Shares, leaves, tree_of
 from tests.rounds import examples
 
 ROUNDING = 1e-3
@@ -140,3 +140,22 @@ def test_weights_that_cannot_be(weights: list[float], why: str) -> None:
     """Each is named."""
     with pytest.raises(ValueError, match=why):
         Shares(weights)
+
+
+@pytest.mark.slow
+@examples(500)
+@given(mixtures, positions)
+def test_positions_of_a_member_are_found_from_its_draws(weights: list[float], first: int) -> None:
+    """The way back, at small and at the largest positions, for members of any weight."""
+    shares, at = Shares(weights), np.concatenate((np.arange(300), np.arange(first, first + 300)))
+    members, before = shares.members(at)
+    for member in range(len(weights)):
+        here = members == member
+        assert shares.positions(member, before[here]).tolist() == at[here].tolist()
+
+
+def test_a_draw_past_the_end_of_the_sequence_has_the_last_position() -> None:
+    """A member of a tiny weight has few draws in all positions that there are."""
+    found = Shares([1.0, 1e-12]).positions(1, np.array([0, 280, 282, 10**6])).tolist()
+    assert found[0] < found[1] < MAX_POSITION
+    assert found[2:] == [MAX_POSITION] * 2

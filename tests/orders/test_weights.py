@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from brand.node.wire.messages import longest_order, order_facts, unpack_order
 from brand.orders.base.part import ONE, RandomSubset, Subset
-from brand.orders.mixtures.mixed_order import MAX_MEMBERS, MixedOrder, Stretch, numbered_seed
+from brand.orders.mixtures.mixed_order import MixedOrder, numbered_seed
+from brand.orders.mixtures.shares import MAX_MEMBERS
 from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy
@@ -211,7 +212,7 @@ def test_each_sample_comes_equally_often_in_every_third() -> None:
         Order("any", samples, 4, numbered_seed(3, n), StripePolicy(1, 2), member.samples, times=member.times)
         for n, member in enumerate(members)
     )
-    mixed = MixedOrder(orders, draws, 3, (Stretch(0, tuple(float(member.draws) for member in members)),))
+    mixed = MixedOrder.of(orders, draws, 3, [float(member.draws) for member in members])
     counts, epochs = np.zeros((samples, draws), np.int64), 300
     for epoch in range(epochs):
         found = mixed.draws(epoch, np.arange(draws))

@@ -45,6 +45,7 @@ from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import GOES_ON, Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
 from brand.orders.base.joins import Joins
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
@@ -69,6 +70,7 @@ class Begun:
     announcement: Announcement
     tag: int
     turn: int | None
+    rule: RankRule | None
     life: str
     """The server that knows of it."""
 
@@ -138,15 +140,24 @@ class Client(Reprs, shows="path address run _idle"):
         _clients.add(self)
 
     def begin(
-        self, order: Order, tag: int, announcement: Announcement, turn: int | None = None
+        self,
+        order: Order,
+        tag: int,
+        announcement: Announcement,
+        turn: int | None = None,
+        rule: RankRule | None = None,
     ) -> NDArray[np.int64] | None:
         """Announce that this process is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
         the same sampler: if nodes have different orders with one `turn`, the server refuses them. With a `batch`, the
         server returns the positions of this rank, as soon as all ranks have begun; without it, the result is None.
+        `rule`: how ranks of several nodes divide the positions, if not in turn.
         """
-        epoch = announcement.epoch
+        epoch, begun = announcement.epoch, self._begun.get(order)
+        if announcement.as_begun and begun is not None and begun.rule is not None:  # another server may not know it
+            announcement = replace(begun.announcement, epoch=epoch, position=0, processes=GOES_ON, front=0)
+            rule = begun.rule
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
@@ -154,9 +165,9 @@ class Client(Reprs, shows="path address run _idle"):
                 self._exchange_joins(connection, order, each)
             if order.grows:
                 self.orders.tell(connection, order, epoch)
-            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, rule)))
             self._begun.pop(order, None)
-            self._begun[order] = Begun(announcement, tag, turn, connection.server.life)
+            self._begun[order] = Begun(announcement, tag, turn, rule, connection.server.life)
             if len(self._begun) > MAX_BEGUN:
                 del self._begun[next(iter(self._begun))]
             if not announcement.batch:
@@ -182,7 +193,7 @@ class Client(Reprs, shows="path address run _idle"):
             number = connection.number_of(self.run, order, begun.tag, begun.turn)
             front = min(first for *of, first in list(self._under_way.values()) if of == [order, epoch])
             announcement = replace(begun.announcement, processes=GOES_ON, front=front)
-            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, begun.rule)))
             self._begun[order] = replace(begun, life=self._life)
 
         begun = None if order.shares else self._begun.get(order)

@@ -28,6 +28,7 @@ from brand.node.wire.draw_messages import NOT_HELD
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.joins import Joins
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.orders.places import EpochPlaces
 from brand.storage.dataset.dataset import StoredDataSet
@@ -72,7 +73,14 @@ class DirectClient:
         if self._lock.locked():
             self._lock, self._epochs = threading.Lock(), {}  # that thread may have been changing them
 
-    def begin(self, order: Order, tag: int, announcement: Announcement, turn: int | None = None) -> None:  # noqa: ARG002 - as `Client`
+    def begin(
+        self,
+        order: Order,
+        tag: int,  # noqa: ARG002 - as `Client`
+        announcement: Announcement,
+        turn: int | None = None,  # noqa: ARG002
+        rule: RankRule | None = None,  # noqa: ARG002
+    ) -> None:
         """Check that nothing needs a server. Raises `UsageError`."""
         if order.shares:
             raise UsageError(SERVER_ONLY.format("an order that jobs share"))

@@ -35,11 +35,12 @@ from brand.node.wire.described import (
     unpack_body,
     whole,
 )
-from brand.node.wire.drawing import JOINS, Announcement, Drawer
+from brand.node.wire.drawing import JOINS, RULE, Announcement, Drawer
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, MOST_PLACES, Kind, frame, unpack_json
 from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
@@ -83,6 +84,8 @@ class ClientBegins:
     client: ClientNumber
     run: Annotated[RunNumber, U32]
     announcement: Annotated[Announcement, inline(Announcement)]
+    rule: Annotated[RankRule | None, RULE] = None
+    """The rule by which the ranks divide the positions; None if they draw in turn or with `locality`."""
     drawer: Drawer | None = None
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from brand.errors import ProtocolError
 from brand.node.wire.described import (
@@ -20,9 +21,10 @@ from brand.node.wire.described import (
     text,
     whole,
 )
-from brand.node.wire.messages import GOES_ON, MAX_NAME, MAX_REPLICAS, UNTOLD
+from brand.node.wire.messages import AS_BEGUN, GOES_ON, MAX_NAME, MAX_REPLICAS, UNTOLD, unpack_json
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
 from brand.orders.base.joins import Joins
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, Order
 
@@ -69,11 +71,45 @@ class Announcement:
     front: Annotated[int, U64] = 0
     """If the rank goes on with a new server: another server has answered its draws before this position."""
 
+    @property
+    def as_begun(self) -> bool:
+        """Whether the ranks of the node draw the epoch as they have begun the run (`as_begun`)."""
+        return self.replicas == AS_BEGUN
+
     def check(self) -> None:
+        if self.as_begun and (self.rank, self.batch, self.processes) == (0, 0, GOES_ON):
+            return
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
         if self.front and self.processes != GOES_ON:
             raise ProtocolError(f"rank {self.rank} begins epoch {self.epoch}, and has fetched from it")
+
+
+def as_begun(epoch: int) -> Announcement:
+    """Return the announcement of a process that comes to a later epoch of a member of a mixture.
+
+    A worker process does not know how the positions are divided among ranks. Its server does.
+    """
+    return Announcement(epoch, replicas=AS_BEGUN, processes=GOES_ON)
+
+
+def _rule(name: str, value: Any) -> RankRule:
+    from brand.orders.mixtures.member_ranks import MemberRanks  # a run of one data set does without
+
+    try:
+        return MemberRanks.from_json(value)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ProtocolError(f"{name}: {error}") from None
+
+
+def _packed_rule(name: str, body: Body) -> RankRule | None:
+    return _rule(name, unpack_json(body)) if len(body) else None
+
+
+RULE: Final = FieldSpec(
+    _packed_rule, lambda rule: b"" if rule is None else json.dumps(rule.to_json()).encode(), rest=True
+)
+"""A rule that divides positions among ranks, as JSON; empty if they draw in turn."""
 
 
 @described(json_body=True)
@@ -94,14 +130,24 @@ class Begin:
     """The ranks have drawn all their positions before this position."""
     largest: Annotated[int, whole(1 << 31)] = 0
     """Pages of the largest sample that can be sent to the node of the ranks."""
+    rule: Annotated[RankRule | None, maybe(FieldSpec(_rule, lambda rule: rule.to_json()))] = None
+    """The rule by which the ranks divide the positions; None if they draw in turn or with `locality`."""
 
     def check(self) -> None:
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
             raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
+        if self.rule is not None and (self.rule.replicas != self.replicas or self.batch):
+            raise ProtocolError(f"a rule for {self.rule.replicas} ranks, and {self.replicas} draw")
 
     def same_as(self, other: Begin) -> bool:
-        """Return whether both divide the same positions among equally many ranks."""
-        return (self.start, self.replicas, self.batch) == (other.start, other.replicas, other.batch)
+        """Return whether both divide the same positions among equally many ranks.
+
+        With a rule, ranks may begin at different positions: some may be in the next epoch of the mixture.
+        """
+        if self.rule is not None and other.rule is not None:
+            return self.rule.agrees_with(other.rule)
+        mine, theirs = ((begin.start, begin.replicas, begin.batch, begin.rule) for begin in (self, other))
+        return mine == theirs
 
     def conflict(self, epoch: int, other: Begin) -> str | None:
         """Return why the ranks of this begin and of another begin of the epoch cannot draw together; None if they can.

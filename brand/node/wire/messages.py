@@ -25,7 +25,7 @@ from brand.errors import ProtocolError as ProtocolError
 from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.order import Order
 
-VERSION: Final = 10
+VERSION: Final = 11
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server accepts, in bytes, except for an ORDER with the bits or fractions of a subset."""
@@ -51,6 +51,8 @@ MOST_PLACES: Final = 1 << 16
 MAX_REPLICAS: Final = 1 << 16
 GOES_ON: Final = 0
 """In place of the number of processes of a rank: as many as before, and the rank continues its previous draws."""
+AS_BEGUN: Final = 0
+"""In place of the number of ranks: as the ranks of the node have begun the run."""
 UNTOLD: Final = (1 << 32) - 1
 """In place of the number of processes of a rank: unknown, so the server does not check for skipped positions."""
 MAX_NAME: Final = 100

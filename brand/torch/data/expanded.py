@@ -20,7 +20,6 @@ from brand.reprs import Reprs
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import MIXED_BATCH
 from brand.torch.fetch.fetched import Columns, FetchedSamples, MergedSamples
-from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MixedSequence
 from brand.torch.order.pairs import Layers, Pairs, note_without, pair_sequence, shuffled_pairs
@@ -70,8 +69,6 @@ class ExpandedSource(SetSource, Reprs, shows="name pairs"):
             raise UsageError(
                 f"expand={self.pairs.field!r}: weights= is for samples, and these are pairs: leave out one"
             )
-        if options.shuffle:
-            self._layers.check_one_node((node_by_launcher() or (0, 1))[1])
         return pair_sequence(self._layers, options.seed, options.origin, subset=options.subset, shuffle=options.shuffle)
 
     def as_member(self, seed: int, origin: str) -> MixedSequence:

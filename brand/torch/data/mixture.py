@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
+from brand.orders.mixtures.mixed_order import MixedOrder, seed_of_member
 from brand.orders.order import MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
@@ -29,7 +29,6 @@ from brand.torch.data.drawable import Drawable, SampleSource
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, Form, UndecodedMixture
-from brand.torch.job.ranks import node_by_launcher
 from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import SequenceOptions, whole
@@ -152,7 +151,6 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         if options.subset is not None or not options.shuffle:
             what = "shuffle=False" if options.subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
-        self._members.check_one_node((node_by_launcher() or (0, 1))[1])
         orders: list[Order | MixedOrder] = []
         expanded = dict[int, MixedSequence]()
         for number, source in enumerate(self._sources):
@@ -168,7 +166,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                     f"{source.name} shares its reads with other jobs (order={order.policy.name!r}), and a member of "
                     "a Mixture does not: give it order='stripes'"
                 )
-        mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
+        mixed = MixedOrder.of(orders, self._samples, seed, self.weights)
         return MixedSequence(self._members, mixed, options.origin, expanded)
 
     # -- for a loader ------------------------------------------------------------------------------------------------

@@ -24,10 +24,11 @@ from brand.errors import UsageError
 from brand.node.client.client import Client
 from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
-from brand.node.wire.drawing import Announcement
+from brand.node.wire.drawing import Announcement, as_begun
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
@@ -120,12 +121,14 @@ class DrawPort(Reprs, shows="name resolver"):
             return False
         return True
 
-    def announce(self, order: Order, announcement: Announcement, *, origin: str) -> NDArray[np.int64] | None:
+    def announce(
+        self, order: Order, announcement: Announcement, *, origin: str, rule: RankRule | None = None
+    ) -> NDArray[np.int64] | None:
         """Announce to the data server that a sampler is about to draw, so that it begins to read.
 
-        `origin` is the place of the program that makes the sampler (`origin_here`). If the announcement has a `batch`,
-        returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
-        `UsageError`.
+        `origin` is the place of the program that makes the sampler (`origin_here`). `rule`: how ranks of several nodes
+        divide the positions, if not in turn. If the announcement has a `batch`, returns the positions of this rank,
+        once all ranks have announced theirs; otherwise None. Raises `ServerError`, `UsageError`.
         """
         if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
             raise UsageError(_NAMELESS)
@@ -136,11 +139,11 @@ class DrawPort(Reprs, shows="name resolver"):
             if number not in _begun:  # later, a rank may begin an epoch again that others do not
                 check_same_begin(number, order, announcement.epoch, announcement.position)
                 _begun.add(number)
-        return self.client.begin(order, self.tag_of(order), announcement, number)
+        return self.client.begin(order, self.tag_of(order), announcement, number, rule)
 
     def continue_with(self, tag: int, epoch: int) -> None:
         """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
-        self.client.begin(self.fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
+        self.client.begin(self.fetcher.order_of(tag), tag, as_begun(epoch))
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Return the positions at which a run with this order joined others in an epoch (`order="shared"`)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,9 @@ from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
-from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, member_of_seed, ranks_of_rounds
+from brand.orders.mixtures.member_ranks import MemberRanks
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, ranks_of_rounds
+from brand.orders.mixtures.shares import check_weights
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import FetchedSamples, Portion
@@ -30,12 +33,6 @@ MIXED_VERSION: Final = 3
 """The version of loader states of a mixture."""
 
 
-_ONE_NODE: Final = (
-    "{} fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one node, or"
-    " {}"
-)
-
-
 class MixtureMembers(Reprs, shows="name _begun"):
     """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled.
 
@@ -44,8 +41,6 @@ class MixtureMembers(Reprs, shows="name _begun"):
 
     what = "a Mixture"
     """Its name in messages."""
-    instead = "make one data set of all of them (docs/guides/mix.md)"
-    """The advice for several nodes."""
 
     def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort], mixed: Iterable[int] = ()) -> None:
         self._keys, self.ports, self.mixed = tuple(keys), tuple(ports), frozenset(mixed)
@@ -79,16 +74,23 @@ class MixtureMembers(Reprs, shows="name _begun"):
             self._member_of[tag] = found[0]
         return self._member_of[tag]
 
-    def check_one_node(self, nodes: int) -> None:
-        """Raise `UsageError` if the members are fetched on several nodes."""
-        if nodes > 1:
-            raise UsageError(_ONE_NODE.format(self.what, self.instead))
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that fetch from the members together. Raises the errors of a client."""
+        return max(port.resolver.nodes for port in self.ports)
 
-    def begin(self, tag: int, member: int, order: Order, announcement: Announcement, *, origin: str) -> None:
+    def begin(
+        self,
+        tag: int,
+        member: int,
+        order: Order,
+        announcement: Announcement,
+        *,
+        origin: str,
+        rule: MemberRanks | None,
+    ) -> None:
         """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
-        port = self.ports[member]
-        self.check_one_node(port.resolver.nodes)
-        port.announce(order, announcement, origin=origin)
+        self.ports[member].announce(order, announcement, origin=origin, rule=rule)
         self._begun[tag] = announcement.epoch
 
     def continue_with(self, tag: int, epoch: int) -> int:
@@ -137,7 +139,7 @@ def loaded_order(own: MixedOrder, state: Mapping[str, Any]) -> MixedOrder:
         raise ValueError("its sizes are others")
     if not 0 <= state["position"] <= own.samples:
         raise ValueError(f"position {state['position']:,} of {own.samples:,}")
-    return MixedOrder(orders, own.samples, whole("seed", facts["seed"], MAX_SEED), own.stretches)
+    return MixedOrder(orders, own.samples, whole("seed", facts["seed"], MAX_SEED), own.pattern)
 
 
 class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
@@ -162,6 +164,8 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         members.add_tags(tags)
         self._lock = threading.Lock()
         """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
+        self._rules: dict[int, MemberRanks] = {}
+        """The rule with which each member was last begun, on several nodes."""
         self._taken = 0
         """The absolute position before which this process has taken all positions."""
 
@@ -200,35 +204,49 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
         return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
 
-    def begin(self, announcement: Announcement, *, goes_on: bool) -> None:
+    def begin(self, announcement: Announcement, *, goes_on: bool, outer: MemberRanks | None = None) -> None:
         """Have the servers of members that have a weight begin to read.
 
-        To a server, all processes of all ranks are one rank, because the mixture decides which of them draws a
-        position.
+        To the server of a single node, all processes of all ranks are one rank, because the mixture decides which of
+        them draws a position. Servers of several nodes get the rule by which it does. `outer`: the rule of this
+        mixture, if it is a member of another one.
         """
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes
+        several = self._members.nodes > 1
         if announcement.batch:
             raise UsageError(f"locality= splits the batches of one BrandDataset: leave it out for {self._members.what}")
         if processes > 1:
-            stretches = [[stretch.first, *stretch.weights] for stretch in self.order.stretches]
-            facts = f"{stretches} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
+            weights = self.order.pattern.to_json()
+            facts = f"{weights} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
             check_agreed(f"{self._origin}|begin", facts, f"the weights of {self._members.what} are")
-        come, weights = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
+        come, present = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
         for number, (order, size) in enumerate(zip(self.order.orders, self.order.sizes, strict=True)):
-            if not weights[number]:
+            if not present[number]:
                 continue
             of, at = divmod(come[number], size)
+            one, rule = Announcement(of, at, processes=processes), None
+            if several:
+                one = replace(announcement, epoch=of, position=at)
+                rule = self._rule(number, size, announcement, outer)
             if isinstance(order, MixedOrder):
-                self._mixed[number].begin(Announcement(of, at, processes=processes), goes_on=goes_on)
-            else:
-                self._members.begin(
-                    self._tags[number],
-                    number,
-                    order,
-                    Announcement(of, at, processes=GOES_ON if goes_on else processes),
-                    origin=f"{self._origin}|member {number}",
-                )
+                self._mixed[number].begin(one, goes_on=goes_on, outer=rule)
+                continue
+            # If the weights have changed, the rest of the member's epoch is divided in another way: it begins again.
+            same = rule is None or rule.agrees_with(self._rules.get(number))
+            origin = f"{self._origin}|member {number}"
+            one = replace(one, processes=GOES_ON) if goes_on and same else one
+            self._members.begin(self._tags[number], number, order, one, origin=origin, rule=rule)
+            if rule is not None:
+                self._rules[number] = rule
+
+    def _rule(self, member: int, size: int, begins: Announcement, outer: MemberRanks | None) -> MemberRanks:
+        """Return the rule by which ranks divide a member of `size` positions an epoch."""
+        level = member, self.order.pattern
+        if outer is not None:
+            return replace(outer, levels=(level, *outer.levels), draws=size)
+        first = begins.epoch * self.samples + begins.position
+        return MemberRanks((level,), size, self.samples, self.seed, first, begins.replicas)
 
     def to_json(self) -> dict[str, Any]:
         facts = self.order.to_json()
@@ -281,6 +299,11 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""
         numbers = self._members.weights_of(weights)
+        if position and self._members.nodes > 1:
+            raise UsageError(
+                f"weights from position {position:,} of an epoch on: on several nodes, weights change at the beginning "
+                "of an epoch. Say position=0, and an epoch that has not begun"
+            )
         facts = f"{list(numbers)} from position {position:,} of epoch {epoch} on"
         check_agreed(f"{self._origin}|set_weights", facts, "the weights of a Mixture are")
         with self._lock:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.header import ELEMENTS
 from brand.node.wire.drawing import Announcement
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, numbered_seed
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.predicate import ColumnTable, chosen_by
@@ -137,7 +137,6 @@ class Layers(MixtureMembers, Reprs, shows="pairs"):
     """The layers of pairs as the members of a mixture, all of them of one data set."""
 
     what = "expand="
-    instead = "choose one element of each list in a transform (docs/guides/image-text.md)"
 
     def __init__(self, port: DrawPort, pairs: Pairs) -> None:
         super().__init__(range(pairs.layers), [port] * pairs.layers)
@@ -167,7 +166,7 @@ def shuffled_pairs(layers: Layers, seed: int, origin: str, subset: ArrayLike | N
             "order='stripes'"
         )
     sizes = tuple(float(order.draws) for order in orders)
-    mixed = MixedOrder(tuple(orders), sum(order.draws for order in orders), seed, (Stretch(0, sizes),))
+    mixed = MixedOrder.of(orders, sum(order.draws for order in orders), seed, sizes)
     return ShuffledPairs(layers, mixed, origin)
 
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from brand.errors import UsageError
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, member_of_seed, numbered_seed
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, numbered_seed
 from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
 from brand.reprs import Reprs
 from brand.storage.dataset.weighting import describe, weights_by_index
-from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers, loaded_order
 from brand.torch.order.sequence import SequenceOptions, other_data_set, whole
@@ -31,7 +30,6 @@ class WeightedOrders(MixtureMembers, Reprs, shows="port"):
     """The orders of samplers with weights as the members of mixtures, all of them of one data set."""
 
     what = "weights="
-    instead = "give each sample once: leave out weights="
 
     def __init__(self, port: DrawPort) -> None:
         super().__init__(range(MAX_ORDERS), [port] * MAX_ORDERS)
@@ -44,7 +42,6 @@ class WeightedOrders(MixtureMembers, Reprs, shows="port"):
 
 def weighted_sequence(members: WeightedOrders, options: SequenceOptions) -> WeightedSequence:
     """Return the sequence of a sampler with weights. Raises `UsageError`."""
-    members.check_one_node((node_by_launcher() or (0, 1))[1])
     port, data = members.port, members.port.data
     whole_order = port.order(options.seed, options.subset, replicas=options.replicas)
     if whole_order.shares:
@@ -77,7 +74,7 @@ def weighted_sequence(members: WeightedOrders, options: SequenceOptions) -> Weig
     )
     shares = tuple(float(each.draws) for each in found)
     digest = hashlib.blake2s(expected.tobytes(), digest_size=16).hexdigest()
-    mixed = MixedOrder(orders, draws, options.seed, (Stretch(0, shares),))
+    mixed = MixedOrder.of(orders, draws, options.seed, shares)
     return WeightedSequence(members, mixed, options.origin, digest)
 
 

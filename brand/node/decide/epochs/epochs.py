@@ -35,6 +35,7 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.base.owners import split_near
 from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows
+from brand.orders.base.rank_rule import EpochRanks
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 
@@ -72,20 +73,30 @@ class Epochs(Reprs, shows="lives"):
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
     def begin_here(self, said: ClientBegins) -> None:
-        """Note that a rank of this node is about to draw. With `GOES_ON`, it does not begin the epoch once more."""
+        """Note that a rank of this node is about to draw. With `GOES_ON`, it does not begin the epoch once more.
+
+        If a process continues as its ranks have begun (`as_begun`), and this server knows no rank of several nodes,
+        because it has replaced another one, it serves the draws as if no rank had announced them.
+        """
         key, announced = said.key, said.announcement
-        run = self.runs[said.run]
+        run, node = self.runs[said.run], self._members.node
+        as_begun = run.continued(node) if announced.as_begun else None
+        if announced.as_begun and as_begun is None and self._members.nodes > 1:
+            return
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
             run.conduct.on_begin(said.drawer, announced.processes, again=again)
+        elif said.rule is not None:  # worker processes may have continued with this epoch by an earlier rule
+            begins = [begin for begin in run.begins(announced.epoch) if begin.node == node]
+            here = max([here, *(begin.times for begin in begins if not said.rule.agrees_with(begin.rule))])
         times = max(here, 1) if goes_on else here + 1
-        draws, ranks = run.order.draws, (announced.rank,)
+        draws, replicas = run.order.draws, max(1, announced.replicas)
         start, front = min(announced.position, draws), min(announced.front, draws)
-        begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times, front)
-        self.begin(said.client, key, begin)
+        begin = Begin(start, replicas, (announced.rank,), announced.batch, node, times, front, rule=said.rule)
+        self.begin(said.client, key, begin if as_begun is None else replace(as_begun, times=times, front=front))
         if before is not None and announced.epoch < before.epoch:
             self._drop_later(key)
 
@@ -97,7 +108,7 @@ class Epochs(Reprs, shows="lives"):
         if begin.times:
             self.features.begin(key)
             run.begin(client, EpochReader(epoch, begin), self._members.node)
-        division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
+        division = division_of(run.order.draws, epoch, begin)
         live = entry.live
         if begin.front and begin.node == self._members.node:  # another server has answered its first draws
             entry.leave_unjudged()
@@ -128,7 +139,9 @@ class Epochs(Reprs, shows="lives"):
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
-            division = Division(run.order.draws, max(start, begin.start), begin.replicas, begin.batch)
+            if begin.rule is not None:  # other ranks may be a round of the mixture behind
+                start = first - begin.replicas
+            division = division_of(run.order.draws, epoch, replace(begin, start=max(start, begin.start)))
             begun = EpochStart(division, begin.times)
         else:
             begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0)
@@ -243,7 +256,7 @@ class Epochs(Reprs, shows="lives"):
             return begin
         begins = [reader.begin for reader in run.readers.values()]
         most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-        return EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
+        return EpochStart(division_of(run.order.draws, key[1], replace(most, start=0)), 0)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
@@ -395,6 +408,12 @@ class Epochs(Reprs, shows="lives"):
                     entry.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
+
+
+def division_of(draws: int, epoch: int, begin: Begin) -> Division:
+    """Return the division of an epoch of that many positions among the ranks that begin it."""
+    ruled = None if begin.rule is None else EpochRanks(begin.rule, epoch)
+    return Division(draws, begin.start, begin.replicas, begin.batch, ruled=ruled)
 
 
 def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:

@@ -208,7 +208,8 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         largest = self._epochs.limits.largest_sent(self._node)
         fronts = run.fronts(key[1])
         front = min(fronts.get(rank, 0) for rank in here)
-        begin = Begin(start, division.replicas, here, division.batch, self._node, times, front, largest)
+        rule = None if division.ruled is None else division.ruled.rule
+        begin = Begin(start, division.replicas, here, division.batch, self._node, times, front, largest, rule)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
     # -- from other nodes --------------------------------------------------------------------------------------------

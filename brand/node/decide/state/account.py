@@ -98,7 +98,8 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
         by_worker = self._last.setdefault(rank, {}).setdefault(drawer.training, {})
         before = by_worker.get(drawer.worker, -1)
         steps = np.diff(positions)
-        natural = (steps > 0) if self._division.batch else (steps == self._division.replicas)
+        in_turn = not self._division.batch and self._division.ruled is None
+        natural = (steps == self._division.replicas) if in_turn else (steps > 0)
         self._in_order = self._in_order and bool(natural.all()) and int(positions[0]) > before
         by_worker[drawer.worker] = max(last, before)
 

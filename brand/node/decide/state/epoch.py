@@ -18,6 +18,7 @@ from brand.node.decide.state.states import COMING, DUE, GONE, UNWANTED, ReadQueu
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests, PlanWindows, read_of_sample
 from brand.orders.base.random import blocks
+from brand.orders.base.rank_rule import EpochRanks
 from brand.reprs import Reprs
 
 
@@ -25,7 +26,8 @@ from brand.reprs import Reprs
 class Division:
     """Positions `start` to `samples` - 1, divided among ranks.
 
-    Ranks draw in turn. With `locality`, each rank first takes samples that its own node owns.
+    Ranks draw in turn. With `locality`, each rank first takes samples that its own node owns. The ranks of a mixture
+    divide the positions of its members by a rule.
     """
 
     samples: int
@@ -35,14 +37,20 @@ class Division:
     """Samples of a batch of each rank, with `locality`. 0 if the ranks draw in turn."""
     rank_at: NDArray[Any] | None = None
     """Rank of each position from `start` on, with `locality`."""
+    ruled: EpochRanks | None = None
+    """The ranks by the rule of a mixture; None if they draw in turn or with `locality`."""
 
     def positions(self, rank: int) -> NDArray[np.int64]:
+        if self.ruled is not None:
+            return np.concatenate((np.arange(0), *self.parts(rank)))
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
 
     def count(self, rank: int, first: int = 0) -> int:
-        """Return the number of positions of a rank from position `first` on."""
+        """Return the number of positions of a rank from position `first` on; by a rule, about that number."""
+        if self.ruled is not None:
+            return (self.samples - max(first, self.start)) // self.replicas
         if self.rank_at is not None:
             return int(np.count_nonzero(self.rank_at[max(0, first - self.start) :] == rank))
         begin = max(first, self.start)
@@ -51,7 +59,10 @@ class Division:
     def parts(self, rank: int, first: int = 0) -> Iterator[NDArray[np.int64]]:
         """Yield the positions of a rank from position `first` on, a block at a time."""
         for part in blocks(self.samples - self.start):
-            if self.rank_at is None:
+            if self.ruled is not None:
+                of = self.ruled.at(np.arange(self.start + part.start, self.start + part.stop))
+                positions = part.start + np.flatnonzero(of == rank)
+            elif self.rank_at is None:
                 begin = part.start + (rank - part.start) % self.replicas
                 positions = np.arange(begin, part.stop, self.replicas, dtype=np.int64)
             else:
@@ -60,20 +71,29 @@ class Division:
 
     def at(self, values: NDArray[Any], rank: int, last: int) -> NDArray[Any]:
         """Return the values at the positions of a rank up to `last`, ascending. `values` has the shape (samples,)."""
-        if self.rank_at is None:
+        if self.ruled is None and self.rank_at is None:
             return values[self.start + rank : last + 1 : self.replicas]
         values = values[self.start : last + 1]
-        found: NDArray[Any] = values[self.rank_at[: len(values)] == rank]
+        if self.ruled is not None:
+            rank_at: NDArray[Any] = self.ruled.at(np.arange(self.start, self.start + len(values)))
+        else:
+            assert self.rank_at is not None
+            rank_at = self.rank_at[: len(values)]
+        found: NDArray[Any] = values[rank_at == rank]
         return found
 
     def rank_of(self, position: int) -> int:
         """Return the rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""
+        if self.ruled is not None:
+            return int(self.ruled.at(np.array([position]))[0])
         if self.rank_at is None or not self.start <= position < self.samples:
             return (position - self.start) % self.replicas
         return int(self.rank_at[position - self.start])
 
     def ranks_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rank that draws each position, by the rule of `rank_of`."""
+        if self.ruled is not None:
+            return self.ruled.at(positions)
         ranks = (positions - self.start) % self.replicas
         if self.rank_at is not None:
             inside = (positions >= self.start) & (positions < self.samples)
@@ -82,7 +102,9 @@ class Division:
 
     def same_division(self, other: Division) -> bool:
         """Return whether both divide the positions among equally many ranks in the same way."""
-        return (self.replicas, self.batch) == (other.replicas, other.batch)
+        if self.ruled is not None and other.ruled is not None:
+            return self.ruled.rule.agrees_with(other.ruled.rule)
+        return (self.replicas, self.batch, self.ruled) == (other.replicas, other.batch, other.ruled)
 
     def same_as(self, other: Division) -> bool:
         """Return whether both divide the positions in the same way, and begin at the same position."""

@@ -12,6 +12,7 @@ from brand.node.decide.state.account import Conduct
 from brand.node.decide.state.epoch import Division, EpochProgress
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order, disagreement
 
 MAX_RUNS: Final = 1024
@@ -48,6 +49,8 @@ class Run:
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
+    rules: dict[int, RankRule] = field(default_factory=dict)
+    """The rule with which each rank has last begun an epoch, if it has one."""
     loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
@@ -81,6 +84,8 @@ class Run:
         """Record how ranks of this node or of another node begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
         self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
+        if begin.rule is not None:
+            self.rules |= dict.fromkeys(begin.ranks, begin.rule)
         self.readers[client, None if here else reader.epoch] = reader
         if here:
             self.agreed.discard(reader.epoch)
@@ -107,8 +112,25 @@ class Run:
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
     def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
-        """Return whether all ranks have begun an epoch as those of this node have, or this node has no rank in it."""
-        return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
+        """Return whether all ranks have begun an epoch as those of this node have, or this node has no rank in it.
+
+        With a rule, it is enough that all have begun some epoch with it: they come to the next ones at other times.
+        """
+        if epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch)):
+            return True
+        mine = next((begin.rule for begin in self.begins(epoch) if begin.node == node), None)
+        if mine is None or not all(mine.agrees_with(self.rules.get(rank)) for rank in range(mine.replicas)):
+            return False
+        self.agreed.add(epoch)
+        return True
+
+    def continued(self, node: NodeNumber) -> Begin | None:
+        """Return how the ranks of this node continue with an epoch: as they have begun. None if none has a rule."""
+        rule = next((rule for rank, rule in self.rules.items() if self.homes.get((rank, rule.replicas)) == node), None)
+        if rule is None:
+            return None
+        ranks = tuple(sorted(rank for rank, at in self.known(rule.replicas).items() if at == node))
+        return Begin(0, rule.replicas, ranks, node=node, rule=rule)
 
     def conflict(self, node: NodeNumber) -> str | None:
         """Return how other ranks have begun an epoch in another way than those of this node. None if none have."""
