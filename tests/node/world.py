@@ -76,6 +76,7 @@ from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.mixtures.weights import WeightedMember, expectations, members_of
 from brand.orders.order import Order, renewed
 from tests.node.packing import pages_of
@@ -346,12 +347,13 @@ class World:
         batch: int = 0,
         processes: int = 1,
         front: int = 0,
+        rule: RankRule | None = None,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
         announcement = Announcement(epoch, position, rank, replicas, batch, processes, front)
-        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
+        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement, rule))
         self.check()
 
     def begun(self, client: int, **order: Any) -> RunNumber:

@@ -1,0 +1,50 @@
+"""Mixtures whose ranks are on several nodes: each node sends what ranks of other nodes draw of each member."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.rounds import Chance, rounds
+from tests.several_nodes.mixed import add_ranks, check_end, mixed_walk
+from tests.several_nodes.world import Cluster
+
+WALKS, STEPS = 12, 350
+
+
+@pytest.mark.slow
+@rounds(1)
+def test_every_draw_of_a_mixture_is_answered(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever arrives late, whichever stream ends, and if servers are replaced: no position is drawn twice."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        mixed_walk(seed, STEPS)
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["threads", "workers"])
+@pytest.mark.parametrize("lead", [1, 3])
+def test_undisturbed_ranks_get_every_sample_from_memory(lead: int, *, workers: bool) -> None:
+    """Each sample is read once in an epoch of a member, and sent in time to the node whose rank draws it."""
+    members = [{"group_chunks": 3, "stripe": 2, "seed": 1}, {"group_chunks": 3, "stripe": 2, "seed": 2, "part": -4}]
+    cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order=members[0], homes={"run": []})
+    ranks = add_ranks(cluster, members, [3.0, 1.0], samples=64, batch=4, workers=workers)
+    cluster.join()
+    while min(rank.epoch for rank in ranks) < 4:
+        for rank in ranks:
+            if rank.steps - min(other.steps for other in ranks) < lead and not rank.waits:
+                rank.go_on()
+        for _ in range(4):
+            cluster.rest()
+            for rank in ranks:
+                if rank.coming:
+                    rank.go_on()
+            for world in cluster.worlds:
+                for lease in list(world.held):
+                    world.release(lease)
+    counters = [world.core.counters for world in cluster.worlds]
+    assert sum(each.draws.direct for each in counters) == 0
+    assert [each.nodes.timeouts for each in counters] == [0, 0]
+    assert min(each.nodes.received for each in counters) > 60
+    assert sum(each.draws.fetched for each in counters) == 4 * 64
+    check_end(cluster)
