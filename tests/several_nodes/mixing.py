@@ -1,0 +1,67 @@
+"""A rank of a training on several nodes that mixes: `python -m tests.several_nodes.mixing JSON` prints what it fetched.
+
+The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`), `ranks` and `rank`,
+`workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after which to stop, and the
+weights of the second epoch of a mixture. It prints a list of batches by epoch, the state, and the server's statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
+
+BATCH = 16
+
+
+def fetched_from(
+    kind: str,
+    paths: list[str],
+    servers: list[str | None],
+    ranks: int,
+    rank: int,
+    *,
+    workers: int | None = None,
+    epochs: int = 2,
+    state: dict[str, Any] | None = None,
+    stop: int | None = None,
+    weights: list[float] | None = None,
+) -> tuple[list[list[Any]], dict[str, Any], list[dict[str, Any]]]:
+    """Return the batches of each epoch, the state after the last one, and the statistics of the servers."""
+    more: dict[str, Any] = {"expand": "captions"} if kind == "expand" else {}
+    members = [
+        BrandDataset(path, fields=("label", "index"), server=server, memory=0.5, job=server and "mixing", **more)
+        for path, server in zip(paths, servers, strict=True)
+    ]
+    data: Any = members[0]
+    options: dict[str, Any] = {}
+    if kind == "mixture":
+        data = Mixture(dict(zip(members, (3, 1), strict=True)), samples=1000, seed=3)
+    if kind == "weights":
+        options = {"weights": "balanced", "num_samples": 750}
+    sampler = BrandSampler(data, seed=3, num_replicas=ranks, rank=rank, drop_last=True, **options)
+    if state is not None:
+        sampler.load_state_dict(state)
+    loader: Any = BrandLoader(data, BATCH, sampler=sampler)
+    if workers is not None:
+        loader = DataLoader(data, BATCH, sampler=sampler, num_workers=workers)
+    found = []
+    for epoch in range(epochs):
+        if weights is not None and epoch:
+            sampler.set_weights(dict(zip(members, weights, strict=True)), epoch=sampler.epoch + 1)
+        batches: list[Any] = []
+        found.append(batches)
+        for batch in loader:
+            batches.append([each.tolist() for each in batch])
+            if len(batches) == stop:
+                break
+    after = sampler.state_dict() if stop is None else sampler.state_dict(samples=stop * BATCH)
+    return found, after, [member.stats() for member in members]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(fetched_from(**json.loads(sys.argv[1]))))

@@ -1,0 +1,114 @@
+"""Mixtures, weights and expanded lists whose ranks are on several nodes: real servers, processes and loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brand
+from tests.several_nodes.mixing import BATCH, fetched_from
+from tests.several_nodes.support import all_open
+from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import running_cluster
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KINDS = ("mixture", "weights", "expand")
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """600 samples of three classes, and 250 samples, in chunks of eight, with one to three captions each."""
+    folder, found = tmp_path_factory.mktemp("mixing"), []
+    for number, size in enumerate((600, 250)):
+        labels = [0] * 450 + [1] * 125 + [2] * 25
+        samples = (
+            {"label": labels[n], "captions": [f"{n} {c}" for c in range(n % 3 + 1)], "data": bytes([n % 256]) * 500}
+            for n in range(size)
+        )
+        schema = {"label": "int", "captions": "list[str]", "data": "bytes"}
+        brand.pack(samples, folder / f"{number}.brand", schema, chunk_size=8, jobs=1, classes=["a", "b", "c"])
+        found.append(str(folder / f"{number}.brand"))
+    return found
+
+
+def trained(kind: str, sets: list[str], nodes: int, on_each: int, **more: Any) -> list[Any]:
+    """What each rank prints."""
+    paths, ranks = (sets if kind == "mixture" else sets[:1]), nodes * on_each
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(running_cluster(path, nodes=nodes, memory=0.6)) for path in paths]
+        for cluster in clusters:
+            wait_until(lambda cluster=cluster: all_open(cluster), "all nodes can be reached")
+        processes = []
+        for rank in range(ranks):
+            servers = [cluster.addresses[rank // on_each] for cluster in clusters]
+            facts = {"kind": kind, "paths": paths, "servers": servers, "ranks": ranks, "rank": rank, **more}
+            command = [sys.executable, "-W", "error", "-m", "tests.several_nodes.mixing", json.dumps(facts)]
+            processes.append(subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True))
+            stack.callback(processes[-1].kill)
+        said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * ranks
+        return [json.loads(each) for each in said]
+
+
+def samples_of(batches: list[Any]) -> list[tuple[int, ...]]:
+    return [sample for batch in batches for sample in zip(*batch, strict=True)]
+
+
+def check(ranks: list[list[Any]], alone: list[Any]) -> None:
+    """Of each global batch, the ranks have the samples that a single rank fetches in their place."""
+    positions, size = samples_of(alone), len(ranks) * BATCH
+    for number in range(max(map(len, ranks))):
+        here = [sample for rank in ranks for sample in samples_of(rank[number : number + 1])]
+        assert sorted(here) == sorted(positions[number * size : number * size + len(here)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("nodes", "on_each", "workers"), [(2, 1, None), (2, 2, 1), (3, 1, 2)])
+def test_ranks_of_several_nodes_fetch_the_positions_of_one(
+    kind: str, nodes: int, on_each: int, workers: int | None, sets: list[str]
+) -> None:
+    """Nodes send each other what their ranks fetch."""
+    paths = sets if kind == "mixture" else sets[:1]
+    alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0)
+    said = trained(kind, sets, nodes, on_each, workers=workers)
+    for epoch in range(2):
+        check([found[epoch] for found, _, _ in said], alone[epoch])
+    assert all(servers[0]["received"] for _, _, servers in said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_goes_on_with_other_nodes(kind: str, sets: list[str]) -> None:
+    """Two nodes stop after two batches; three ranks of three nodes, or one process, go on with the rest."""
+    paths = sets if kind == "mixture" else sets[:1]
+    alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0)
+    first = trained(kind, sets, 2, 1, epochs=1, stop=2)
+    check([found[0] for found, _, _ in first], alone[0])
+    state, begun = first[0][1], 2 * 2 * BATCH
+    assert state == first[1][1]
+    rest = samples_of(alone[0])[begun:]
+    for nodes in (3, 1):
+        if nodes == 1:
+            found, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0, epochs=1, state=state)
+            assert samples_of(found[0]) == rest
+        else:
+            said = trained(kind, sets, nodes, 1, epochs=1, state=state)
+            got = [sample for found, _, _ in said for sample in samples_of(found[0])]
+            assert sorted(got) == sorted(rest[: len(got)])
+            assert len(rest) - len(got) < nodes
+
+
+def test_weights_change_between_epochs(sets: list[str]) -> None:
+    """All ranks say so before the epoch; members go on where they were."""
+    alone, _, _ = fetched_from("mixture", sets, [None, None], 1, 0, weights=[1, 2])
+    said = trained("mixture", sets, 2, 1, weights=[1, 2])
+    for epoch in range(2):
+        check([found[epoch] for found, _, _ in said], alone[epoch])
