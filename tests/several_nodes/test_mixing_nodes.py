@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 import brand
+from brand import BrandDataset, BrandSampler, Mixture
+from brand.errors import UsageError
 from tests.several_nodes.mixing import BATCH, fetched_from
 from tests.several_nodes.support import all_open
 from tests.support import LIMIT_S, wait_until
@@ -112,3 +113,17 @@ def test_weights_change_between_epochs(sets: list[str]) -> None:
     said = trained("mixture", sets, 2, 1, weights=[1, 2])
     for epoch in range(2):
         check([found[epoch] for found, _, _ in said], alone[epoch])
+
+
+def test_weights_do_not_change_inside_an_epoch(sets: list[str]) -> None:
+    """The nodes have begun to send each other the rest of the epoch."""
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(running_cluster(path, nodes=2, memory=0.6)) for path in sets]
+        members = [
+            BrandDataset(path, server=cluster.addresses[0], job="weights")
+            for path, cluster in zip(sets, clusters, strict=True)
+        ]
+        sampler = BrandSampler(Mixture(dict.fromkeys(members, 1)), num_replicas=1, rank=0)
+        with pytest.raises(UsageError, match=r"on several nodes, weights change at the beginning of an epoch"):
+            sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
+        sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1)

@@ -21,7 +21,6 @@ from brand.collect import NamedSamples, append_samples, delete
 from brand.errors import FormatError, SchemaError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.storage.support import chunk as chunk_path
-from tests.tools.cluster import running_cluster
 from tests.tools.damage import flip_bit
 from tests.torch.support import TORCHDATA, stateful_loader
 from tests.torch.test_lists import png
@@ -407,27 +406,3 @@ def test_lists_of_any_lengths(tmp_path: Path, counts: list[int]) -> None:
     data = BrandDataset(tmp_path / "set", expand="captions", fields=("captions",))
     wanted = sorted(caption for caption, _, _ in model(counts))
     assert [sorted(text for (texts,) in BrandLoader(data, 4) for text in texts) for _ in range(2)] == [wanted] * 2
-
-
-def test_several_nodes_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the way out; pairs in their order are read directly, and need no server."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("GROUP_RANK", "0")
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match=r"^expand= fetches on one node.*one element of each list in a transform"):
-        BrandSampler(opened(path))
-    assert len(BrandSampler(opened(path), shuffle=False)) > 0
-
-
-@pytest.mark.slow
-def test_a_server_of_several_nodes_is_refused_by_the_name_that_the_user_wrote(path: Path) -> None:
-    """One that was started by hand is known when the first sample is fetched; in a mixture, the mixture is named."""
-    with running_cluster(path, nodes=2, memory=0.5) as cluster:
-        data = opened(path, server=cluster.addresses[0], job="pairs")
-        with pytest.raises(UsageError, match=r"^expand= fetches on one node.*one element of each list in a transform"):
-            next(iter(BrandLoader(data, 4, sampler=BrandSampler(data, num_replicas=2, rank=0))))
-        plain = [BrandDataset(path, fields=("label",), server=cluster.addresses[0], job="pairs") for _ in range(2)]
-        mixture = Mixture(dict.fromkeys(plain, 1))
-        with pytest.raises(UsageError, match=r"^a Mixture fetches on one node"):
-            next(iter(BrandLoader(mixture, 4, sampler=BrandSampler(mixture, num_replicas=2, rank=0))))

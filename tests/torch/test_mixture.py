@@ -396,9 +396,7 @@ def test_a_state_of_a_mixture_is_none_of_a_data_set(mixture: Mixture) -> None:
         BrandSampler(mixture).load_state_dict(BrandSampler(mixture.members[0]).state_dict())
 
 
-def test_what_a_mixture_cannot_do_is_refused(
-    sets: list[Path], mixture: Mixture, opened: Openings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_mixture_cannot_do_is_refused(sets: list[Path], mixture: Mixture, opened: Openings) -> None:
     """With what to do instead."""
     for options, why in (
         ({"shuffle": False}, "shuffle=False is for a sampler of one BrandDataset"),
@@ -420,12 +418,6 @@ def test_what_a_mixture_cannot_do_is_refused(
     sharing = Mixture({opened(sets[0], order="shared"): 1, opened(sets[1]): 1})
     with pytest.raises(UsageError, match=r"order='shared'.*give it order='stripes'"):
         BrandSampler(sharing)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("GROUP_RANK", "0")
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="a Mixture fetches on one node"):
-        BrandSampler(mixture)
 
 
 def test_members_that_do_not_fit_are_refused(sets: list[Path], opened: Openings, tmp_path: Path) -> None:
