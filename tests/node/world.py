@@ -353,7 +353,7 @@ class World:
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
         announcement = Announcement(epoch, position, rank, replicas, batch, processes, front)
-        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement, rule))
+        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement, rule=rule))
         self.check()
 
     def begun(self, client: int, **order: Any) -> RunNumber:

@@ -18,7 +18,7 @@ from brand.node.wire.messages import AS_BEGUN, GOES_ON
 from brand.node.wire.numbers import RunNumber
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
-from tests.node.world import World
+from tests.node.world import World, weighted_members
 from tests.several_nodes.world import CLIENT, Cluster, Walk
 
 MOST_MEMBERS = 8
@@ -103,7 +103,8 @@ class MixedRank:
         for member, (come, size) in enumerate(zip(order.counts(self.epoch, self.start), order.sizes, strict=True)):
             self.begun[member], at = divmod(come, size)
             processes = GOES_ON if goes_on else 1
-            facts = {"rank": self.rank, "replicas": self.ranks, "processes": processes, "rule": self.rule(member)}
+            facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": processes}
+            facts["rule"] = self.rule(member)
             self.world.begin(self.clients(member)[0], self.runs[member], self.begun[member], at, **facts)
         self.position = 0
 
@@ -165,7 +166,8 @@ class MixedRank:
         self.register()
         for client, (member, epoch, positions) in waiting.items():
             if not self.workers and epoch == self.begun[member]:
-                facts = {"rank": self.rank, "replicas": self.ranks, "rule": self.rule(member), "front": positions[0]}
+                facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "front": positions[0]}
+                facts["rule"] = self.rule(member)
                 begins = self.clients(member)[0]
                 self.world.begin(begins, self.runs[member], epoch, 0, processes=GOES_ON, **facts)
             self._draw(client, (member, epoch, positions))
@@ -191,11 +193,11 @@ class MixedWalk(Walk):
         sizes = [rng.choice([0, 40, 96, 97, 200, 500]) for _ in range(count)]
         total = sum(-(-(size + 32) // 128) for size in sizes)
         pages = max(24, round(total * rng.choice([0.3, 0.5, 0.8, 1.1])))
-        base = {"group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, chunk_size)}
+        base: dict[str, Any] = {"group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, chunk_size)}
         if rng.random() < 0.5:  # the orders of a sampler with weights
             k = rng.randint(2, 6)
-            members = [base | {"weighted": (k, n)} for n in range(len(_weighted(count, k)))]
-            weights = [float(member.draws) for member in _weighted(count, k)]
+            members = [base | {"weighted": (k, n)} for n in range(len(weighted_members(count, k)))]
+            weights = [float(member.draws) for member in weighted_members(count, k)]
         else:
             members = [base | {"seed": 1}, base | {"seed": 2, "part": rng.choice([2, -2, -5])}]
             weights = [1.0, rng.choice([0.3, 1.0, 2.0])]
@@ -215,12 +217,6 @@ class MixedWalk(Walk):
         slowest = min(other.steps for other in self.cluster.ranks)
         if rank.coming or (not rank.waits and rank.steps - slowest < self.lead):
             rank.go_on()
-
-
-def _weighted(samples: int, k: int) -> list[Any]:
-    from tests.node.world import weighted_members
-
-    return weighted_members(samples, k)
 
 
 def add_ranks(

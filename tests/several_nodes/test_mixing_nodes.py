@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def trained(kind: str, sets: list[str], nodes: int, on_each: int, **more: Any) -
     with ExitStack() as stack:
         clusters = [stack.enter_context(running_cluster(path, nodes=nodes, memory=0.6)) for path in paths]
         for cluster in clusters:
-            wait_until(lambda cluster=cluster: all_open(cluster), "all nodes can be reached")
+            wait_until(partial(all_open, cluster), "all nodes can be reached")
         processes = []
         for rank in range(ranks):
             servers = [cluster.addresses[rank // on_each] for cluster in clusters]

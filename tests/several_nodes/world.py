@@ -123,7 +123,7 @@ class Rank:
         """Tell a new server of the epoch."""
         assert self.begun is not None
         epoch, start = self.begun
-        facts = {"rank": self.rank, "replicas": self.ranks, "processes": GOES_ON, "front": front}
+        facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": GOES_ON, "front": front}
         self.world.begin(self.client, self.run, epoch, start, **facts)
         self.tells = False
 

@@ -165,7 +165,7 @@ class Client(Reprs, shows="path address run _idle"):
                 self._exchange_joins(connection, order, each)
             if order.grows:
                 self.orders.tell(connection, order, epoch)
-            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, rule)))
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, rule=rule)))
             self._begun.pop(order, None)
             self._begun[order] = Begun(announcement, tag, turn, rule, connection.server.life)
             if len(self._begun) > MAX_BEGUN:
@@ -193,7 +193,7 @@ class Client(Reprs, shows="path address run _idle"):
             number = connection.number_of(self.run, order, begun.tag, begun.turn)
             front = min(first for *of, first in list(self._under_way.values()) if of == [order, epoch])
             announcement = replace(begun.announcement, processes=GOES_ON, front=front)
-            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, begun.rule)))
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, rule=begun.rule)))
             self._begun[order] = replace(begun, life=self._life)
 
         begun = None if order.shares else self._begun.get(order)

@@ -84,9 +84,9 @@ class ClientBegins:
     client: ClientNumber
     run: Annotated[RunNumber, U32]
     announcement: Annotated[Announcement, inline(Announcement)]
+    drawer: Drawer | None = None
     rule: Annotated[RankRule | None, RULE] = None
     """The rule by which the ranks divide the positions; None if they draw in turn or with `locality`."""
-    drawer: Drawer | None = None
 
     @property
     def key(self) -> Key:

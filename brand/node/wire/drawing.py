@@ -137,7 +137,7 @@ class Begin:
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
             raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
         if self.rule is not None and (self.rule.replicas != self.replicas or self.batch):
-            raise ProtocolError(f"a rule for {self.rule.replicas} ranks, and {self.replicas} draw")
+            raise ProtocolError(f"a rule for {self.rule.replicas} ranks, and there are {self.replicas}")
 
     def same_as(self, other: Begin) -> bool:
         """Return whether both divide the same positions among equally many ranks.

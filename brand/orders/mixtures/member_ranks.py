@@ -101,7 +101,7 @@ class MemberRanks:
         """Read the output of `to_json`. Raises ValueError if it is invalid."""
         names = ("draws", "samples", "seed", "first", "replicas")
         if not isinstance(value, Mapping) or set(value) != {"levels", *names} or not isinstance(value["levels"], list):
-            raise ValueError("ranks of a member have levels, draws, samples, seed, first and replicas")
+            raise ValueError(f"ranks of a member have the fields levels, {', '.join(names)}")
         levels = []
         for each in value["levels"]:
             match each:
