@@ -269,7 +269,8 @@ class _Node:
                 pass
             for rank in epoch.here:
                 positions = epoch.division.positions(rank)
-                epoch.progress.add_drawn(rank, positions[: -(-len(positions) // 2)])
+                some = positions[: -(-len(positions) // 2)]
+                epoch.progress.add_drawn(rank, some, len(some))
             while self._step(plan, read_of, number):
                 pass
         self._fetched.fetch(epoch, mine[half:])

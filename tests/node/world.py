@@ -335,7 +335,7 @@ class World:
         """Positions of an epoch of a run."""
         return self.runs[RunNumber(run)].order.draws
 
-    def begin(
+    def begin(  # noqa: PLR0913 - as an announcement
         self,
         client: int,
         run: int,
@@ -348,11 +348,12 @@ class World:
         processes: int = 1,
         front: int = 0,
         rule: RankRule | None = None,
+        copies: int = 1,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        announcement = Announcement(epoch, position, rank, replicas, batch, processes, front)
+        announcement = Announcement(epoch, position, rank, replicas, batch, processes, front, copies)
         self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement, rule=rule))
         self.check()
 

@@ -21,7 +21,7 @@ from brand.node.wire.described import (
     text,
     whole,
 )
-from brand.node.wire.messages import AS_BEGUN, GOES_ON, MAX_NAME, MAX_REPLICAS, UNTOLD, unpack_json
+from brand.node.wire.messages import AS_BEGUN, GOES_ON, MAX_COPIES, MAX_NAME, MAX_REPLICAS, UNTOLD, unpack_json
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
 from brand.orders.base.joins import Joins
 from brand.orders.base.rank_rule import RankRule
@@ -70,6 +70,8 @@ class Announcement:
     """Number of processes that draw for the rank; or `GOES_ON`, or `UNTOLD`."""
     front: Annotated[int, U64] = 0
     """If the rank goes on with a new server: another server has answered its draws before this position."""
+    copies: Annotated[int, U32] = 1
+    """Number of processes at this server that each draw all positions of the rank: a model-parallel group."""
 
     @property
     def as_begun(self) -> bool:
@@ -81,6 +83,8 @@ class Announcement:
             return
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
+        if not 1 <= self.copies <= MAX_COPIES:
+            raise ProtocolError(f"{self.copies} ranks of a group: there are 1 to {MAX_COPIES}")
         if self.front and self.processes != GOES_ON:
             raise ProtocolError(f"rank {self.rank} begins epoch {self.epoch}, and has fetched from it")
 

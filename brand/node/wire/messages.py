@@ -55,6 +55,8 @@ AS_BEGUN: Final = 0
 """In place of the number of ranks: as the ranks of the node have begun the run."""
 UNTOLD: Final = (1 << 32) - 1
 """In place of the number of processes of a rank: unknown, so the server does not check for skipped positions."""
+MAX_COPIES: Final = 255
+"""Maximum number of ranks that draw the same positions."""
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 

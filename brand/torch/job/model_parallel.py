@@ -42,8 +42,9 @@ def refuse_model_parallel() -> None:
     if named:
         raise UsageError(
             f"some of the {group.get_world_size()} ranks are {' and '.join(named)}: they need the same samples, and "
-            "this sampler would give each rank its own. Give it the number of groups and the group of this rank: "
-            f"num_replicas={groups}, rank=... (docs/guides/more-frameworks.md)"
+            f"this sampler would give each rank its own. Make it BrandSampler(dataset, replication="
+            f"{group.get_world_size() // groups}) if consecutive ranks need the same, or give device_mesh= and dims= "
+            "(docs/guides/model-parallel.md)"
         )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
-from brand.node.wire.messages import GOES_ON
+from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, ranks_of_rounds
@@ -180,6 +180,10 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
     def samples(self) -> int:
         return self.order.samples
 
+    @property
+    def nodes(self) -> int:
+        return self._members.nodes
+
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tickets of members at positions of an epoch, same shape. Raises `UsageError`."""
         with self._lock:
@@ -212,8 +216,8 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         mixture, if it is a member of another one.
         """
         epoch, position = announcement.epoch, announcement.position
-        processes = announcement.replicas * announcement.processes
-        several = self._members.nodes > 1
+        processes = announcement.replicas * announcement.processes if announcement.copies == 1 else UNTOLD
+        several = self.nodes > 1
         if announcement.batch:
             raise UsageError(f"locality= splits the batches of one BrandDataset: leave it out for {self._members.what}")
         if processes > 1:
@@ -225,7 +229,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             if not present[number]:
                 continue
             of, at = divmod(come[number], size)
-            one, rule = Announcement(of, at, processes=processes), None
+            one, rule = Announcement(of, at, processes=processes, copies=announcement.copies), None
             if several:
                 one = replace(announcement, epoch=of, position=at)
                 rule = self._rule(number, size, announcement, outer)
@@ -299,7 +303,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
     def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
         """See `BrandSampler.set_weights`."""
         numbers = self._members.weights_of(weights)
-        if position and self._members.nodes > 1:
+        if position and self.nodes > 1:
             raise UsageError(
                 f"weights from position {position:,} of an epoch on: on several nodes, weights change at the beginning "
                 "of an epoch. Say position=0, and an epoch that has not begun"

@@ -63,6 +63,11 @@ class AccessSequence(ABC):
     def samples(self) -> int:
         """Number of positions of an epoch, for all ranks."""
 
+    @property
+    def nodes(self) -> int:
+        """Number of nodes whose data servers serve the sequence together; 1 if it needs none. Raises `ServerError`."""
+        return 1
+
     @abstractmethod
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tickets or indices at positions of an epoch, same shape. Raises `UsageError`."""
@@ -114,6 +119,10 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
     @property
     def samples(self) -> int:
         return self.order.draws
+
+    @property
+    def nodes(self) -> int:
+        return self._port.resolver.nodes if self.shuffle else 1
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return tickets, or indices if the sequence is not random."""

@@ -9,7 +9,7 @@ order; any number of ranks and workers can continue from it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -29,6 +29,7 @@ from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
+from brand.torch.job.rank_groups import RankGroups
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
@@ -62,6 +63,7 @@ class PlanOptions(NamedTuple):
     drop_last: bool
     subset: ArrayLike | None
     window: int | None
+    groups: RankGroups
 
 
 class PlannedBatchSampler(DistributedSampler[list[int]]):
@@ -93,7 +95,9 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self._source = source
         self.dataset, self.drop_last = dataset, options.drop_last
         self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
-        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset, replicas=options.num_replicas)
+        self._groups = options.groups
+        replicas = None if options.num_replicas is None else options.num_replicas // self._groups.copies
+        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset, replicas=replicas)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length, self._lengths)
@@ -250,7 +254,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return self._sequence.state_at(*self._upcoming.place())
 
     def _ranks(self) -> tuple[int, int]:
-        return find_rank(self.rank, self.num_replicas)
+        return self._groups.division(*find_rank(self.rank, self.num_replicas))
 
     def _left(self, epoch: int, batch: int) -> int:
         """Return the number of batches of this rank from a batch of an epoch on."""
@@ -284,13 +288,17 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
-        if source := rank_source(self.rank, self.num_replicas):
+        source, copies = rank_source(self.rank, self.num_replicas), self._groups.copies
+        if copies > 1:
+            source = ""
+        elif source:
             refuse_model_parallel()
         return Dealing(
             rank,
             replicas,
             self._sequence,
             self.drop_last,
+            copies=copies,
             source=source,
             name=self._source.name,
             what=repr(self.order),
@@ -313,7 +321,7 @@ class LengthBatchSampler(PlannedBatchSampler):
         batch_size: Samples of a batch; with `batch_length`, at most that many.
         batch_length: Largest padded length of a batch: the length of its longest sample times its number of samples.
         seed: Seed of the order of every epoch, and of its batches.
-        num_replicas, rank: As for `BrandSampler`.
+        num_replicas, rank, replication, device_mesh, dims: As for `BrandSampler`.
         drop_last: If the number of batches is no multiple of the number of ranks: drop the last round of them (True),
             or fill it up with batches from the beginning of the epoch (False).
         subset: The samples to fetch, as for `BrandSampler`; None: all.
@@ -324,7 +332,7 @@ class LengthBatchSampler(PlannedBatchSampler):
         SchemaError: `length` names a field that does not exist or has no column.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword each
         self,
         dataset: BrandDataset,
         length: ArrayLike | str | None = None,
@@ -337,10 +345,14 @@ class LengthBatchSampler(PlannedBatchSampler):
         drop_last: bool = False,
         subset: ArrayLike | None = None,
         window: int | None = None,
+        replication: int = 1,
+        device_mesh: Any = None,
+        dims: str | Sequence[str] = "dp",
     ) -> None:
         if batch_size is None and batch_length is None:
             raise UsageError("give the limit of a batch: batch_size=, batch_length= or both")
-        options = PlanOptions(seed, num_replicas, rank, drop_last, subset, window)
+        groups = RankGroups(replication, device_mesh, dims)
+        options = PlanOptions(seed, num_replicas, rank, drop_last, subset, window, groups)
         super().__init__(dataset, length, {"batch_size": batch_size, "batch_length": batch_length}, options)
 
 
@@ -357,7 +369,8 @@ class PackedBatchSampler(PlannedBatchSampler):
         length: An `int` field with the number of tokens of each document, or an array of these numbers by index.
         tokens_per_row: Tokens of a row.
         rows_per_batch: Rows of a batch.
-        seed, num_replicas, rank, drop_last, subset, window: As for `LengthBatchSampler`.
+        seed, num_replicas, rank, drop_last, subset, window, replication, device_mesh, dims: As for
+            `LengthBatchSampler`.
 
     Raises:
         UsageError: A document is longer than a batch; the message names it. Or an argument is not valid.
@@ -366,7 +379,7 @@ class PackedBatchSampler(PlannedBatchSampler):
 
     _lengths = "an `int` field, or an array of the number of tokens of all samples by index"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword each
         self,
         dataset: BrandDataset,
         length: ArrayLike | str,
@@ -379,9 +392,14 @@ class PackedBatchSampler(PlannedBatchSampler):
         drop_last: bool = False,
         subset: ArrayLike | None = None,
         window: int | None = None,
+        replication: int = 1,
+        device_mesh: Any = None,
+        dims: str | Sequence[str] = "dp",
     ) -> None:
         limits = {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch}
-        super().__init__(dataset, length, limits, PlanOptions(seed, num_replicas, rank, drop_last, subset, window))
+        groups = RankGroups(replication, device_mesh, dims)
+        options = PlanOptions(seed, num_replicas, rank, drop_last, subset, window, groups)
+        super().__init__(dataset, length, limits, options)
         self._rows = tokens_per_row, rows_per_batch
 
     def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:

@@ -87,9 +87,10 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
     def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return tickets(self._tag, epoch, positions)
 
-    def begin(self, epoch: int, position: int) -> None:
+    def begin(self, epoch: int, position: int, copies: int) -> None:
         """Announce to the server that all ranks draw positions from this one on, as no server can predict."""
-        self._port.announce(self.order, Announcement(epoch, position, processes=UNTOLD), origin=self._origin)
+        announcement = Announcement(epoch, position, processes=UNTOLD, copies=copies)
+        self._port.announce(self.order, announcement, origin=self._origin)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """Return the state of a run that continues with a batch of an epoch."""
@@ -114,7 +115,7 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         self.start, self.count = start, rounds(len(of) - start, dealing.replicas, drop_last=dealing.drop_last)
         self.announced = self.count > 0
         if self.announced:
-            dealing.sequence.begin(epoch, of.batches.first_from(start))
+            dealing.sequence.begin(epoch, of.batches.first_from(start), dealing.copies)
         self.epoch, self._of = epoch, of
 
     @property

@@ -187,6 +187,8 @@ class Dealing(Generic[_Sequence]):
     """Number of processes among which a framework divides the positions of the rank."""
     batch: int = 0
     """Samples of a batch of each rank, with `locality`; otherwise 0."""
+    copies: int = 1
+    """Number of ranks on this node that get the same samples."""
     source: str = ""
     """The library or variable that says the rank; empty if the caller of the sampler gave it."""
     name: str = ""
@@ -363,7 +365,9 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         if self.announced:
             last = self._upcoming.present
             goes_on = last is not None and last.announced and last.ended and (epoch, start) == (last.epoch + 1, 0)
-            announcement = Announcement(epoch, start, *dealing.ranks, dealing.batch, dealing.dealt)
+            announcement = Announcement(
+                epoch, start, *dealing.ranks, dealing.batch, dealing.dealt, copies=dealing.copies
+            )
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
 

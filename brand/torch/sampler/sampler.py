@@ -9,7 +9,7 @@ workers or samples per batch can continue from it. `migrate_state` makes a state
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -23,6 +23,7 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
+from brand.torch.job.rank_groups import RankGroups, check_one_node
 from brand.torch.job.rank_log import warn_counted, warn_remainder, warn_stateless
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -92,6 +93,11 @@ class BrandSampler(DistributedSampler[int]):
             samples has sample `i` the floor or the ceiling of `M * weights[i] / sum(weights)` times. None: each sample
             once.
         num_samples: M, the samples of an epoch with `weights`; None: as many as there are samples.
+        replication: Number of consecutive ranks that get the same samples, because they hold parts of one model
+            (tensor, context or pipeline parallelism). Samples are divided among the groups, and each is read once for
+            a group.
+        device_mesh, dims: A `DeviceMesh` of all ranks, in place of `replication`, and the names of its data-parallel
+            dimensions: ranks that differ only along other dimensions get the same samples.
 
     Raises:
         UsageError: An argument is not valid, or does not fit the data set or its order.
@@ -114,6 +120,9 @@ class BrandSampler(DistributedSampler[int]):
         subset: ArrayLike | None = None,
         weights: ArrayLike | Mapping[Any, float] | str | None = None,
         num_samples: int | None = None,
+        replication: int = 1,
+        device_mesh: Any = None,
+        dims: str | Sequence[str] = "dp",
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(dataset, Drawable):
@@ -124,6 +133,7 @@ class BrandSampler(DistributedSampler[int]):
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
         self.dataset, self.drop_last, self.even = dataset, drop_last, even
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
+        self._groups = RankGroups(replication, device_mesh, dims)
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
         if weights is None and num_samples is not None:
@@ -132,9 +142,11 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(
                 "shuffle=False has each sample once, in order, and weights= repeats samples: leave out one"
             )
-        options = SequenceOptions(seed, origin_here(), num_replicas, subset, shuffle, weights, num_samples)
+        replicas = None if num_replicas is None else num_replicas // self._groups.copies
+        options = SequenceOptions(seed, origin_here(), replicas, subset, shuffle, weights, num_samples)
         self._sequence: AccessSequence = self._source.sequence(options)
         """The tickets or indices of all epochs."""
+        self._groups.check_order(self._sequence.order if shuffle else None)
         self._pinned = False
         self._upcoming: Upcoming[Positions] = Upcoming()
         """The epoch and position at which the next iteration begins."""
@@ -280,14 +292,25 @@ class BrandSampler(DistributedSampler[int]):
         refuse_reordering(loader)
         dealt, (_, replicas) = self._dealt(loader), self._ranks()
         self._source.check_ranks(replicas * dealt)
-        source, batch = rank_source(self.rank, self.num_replicas), self._batch_of(replicas)
-        if source and not self._accelerate_deals():
+        source, batch, copies = rank_source(self.rank, self.num_replicas), self._batch_of(replicas), self._groups.copies
+        if copies > 1:
+            source = ""
+            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), self._sequence.nodes)
+        elif source and not self._accelerate_deals():
             refuse_model_parallel()
         what = f"{self.order!r}|{self.shuffle}"
         name, shares = self._source.name, getattr(self.order, "shares", False)
         alone = is_alone(self.rank, self.num_replicas) and not shares  # jobs that share fetch one order on purpose
         return replace(
-            self._dealing(), dealt=dealt, batch=batch, source=source, name=name, what=what, alone=alone, loader=loader
+            self._dealing(),
+            dealt=dealt,
+            batch=batch,
+            copies=copies,
+            source=source,
+            name=name,
+            what=what,
+            alone=alone,
+            loader=loader,
         )
 
     def _dealing(self) -> Dealing[AccessSequence]:
@@ -298,7 +321,7 @@ class BrandSampler(DistributedSampler[int]):
         """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
         if self._accelerate_deals():
             return 0, 1
-        return find_rank(self.rank, self.num_replicas)
+        return self._groups.division(*find_rank(self.rank, self.num_replicas))
 
     def _batch_of(self, replicas: int) -> int:
         """Return the samples of a batch of each rank if `locality` splits batches, otherwise 0. Raises `UsageError`."""
@@ -373,7 +396,8 @@ class BrandSampler(DistributedSampler[int]):
 
     def _accelerate_deals(self) -> bool:
         """Return whether Accelerate divides this sampler's positions: it is in use, and no other ranks were given."""
-        return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
+        pinned = self._pinned or self._groups.copies > 1
+        return not pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
 
 
 def is_announced(sampler: BrandSampler | PlannedBatchSampler) -> bool:

@@ -122,17 +122,29 @@ class Draws(Reprs, shows="waiting _answers leases"):
             run.add_drawn(len(positions))
             return
         self._features.ask(key, positions, now_s)
-        held = live.epoch.states.release(places)
-        self._residents.let_go(places[held])
-        self._note(key, live, positions, now_s, drawer, asked=False)
+        last = live.last_takes(places, run.copies)
+        held = live.epoch.states.release(places[last])
+        self._residents.let_go(places[last][held])
+        self._note(key, live, positions, last, now_s, drawer, asked=False)
 
     def _note(
-        self, key: Key, live: ActiveEpoch, positions: Places, now_s: float, drawer: Drawer | None, *, asked: bool
+        self,
+        key: Key,
+        live: ActiveEpoch,
+        positions: Places,
+        last: NDArray[np.bool_],
+        now_s: float,
+        drawer: Drawer | None,
+        *,
+        asked: bool,
     ) -> None:
-        """Record in its epoch and its run that a rank has the samples at these positions (`Account.note`)."""
+        """Record in its epoch and its run that a rank has the samples at these positions (`Account.note`).
+
+        `last`: a mask of those that no other rank of its group draws any more.
+        """
         (number, epoch_number), epoch = key, live.epoch
-        places = epoch.plan.sample_of[positions]
-        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
+        places = epoch.plan.sample_of[positions[last]]
+        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions, len(places))
         self._epochs.pacing.beat(number, len(places), now_s)
         self._features.on_drawn(key)
         run = self._epochs.runs[number]
@@ -270,9 +282,11 @@ class Draws(Reprs, shows="waiting _answers leases"):
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]
         self._residents.left.miss(places[~present])
-        self._residents.refer(here[~epoch.states.are(HELD, here)])
-        epoch.states.release(places)
-        self._note(draw.key, live, draw.positions, now_s, draw.drawer, asked=True)
+        last = live.last_takes(places, self._epochs.runs[draw.key[0]].copies)
+        handed_over = epoch.states.are(HELD, here) & last[present]
+        self._residents.refer(here[~handed_over])
+        epoch.states.release(places[last])
+        self._note(draw.key, live, draw.positions, last, now_s, draw.drawer, asked=True)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)

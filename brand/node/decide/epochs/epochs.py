@@ -83,12 +83,13 @@ class Epochs(Reprs, shows="lives"):
         as_begun = run.continued(node) if announced.as_begun else None
         if announced.as_begun and as_begun is None and self._members.nodes > 1:
             return
+        run.copies = max(run.copies, announced.copies)
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
-            run.conduct.on_begin(said.drawer, announced.processes, again=again)
+            run.conduct.on_begin(said.drawer, announced.processes, again=again, in_group=announced.copies > 1)
         elif said.rule is not None:  # worker processes may have continued with this epoch by an earlier rule
             begins = [begin for begin in run.begins(announced.epoch) if begin.node == node]
             here = max([here, *(begin.times for begin in begins if not said.rule.agrees_with(begin.rule))])

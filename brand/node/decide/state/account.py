@@ -160,12 +160,14 @@ class Conduct(Reprs, shows="_trainings _fault"):
         """Why the server refuses draws. None if it does not."""
         self._told_of_repeats = False
 
-    def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
+    def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool, in_group: bool = False) -> None:
         """Note that a training process begins an epoch, and that `processes` processes draw for one rank.
 
         If `processes` is `UNTOLD`, the epoch is not judged. `again`: it is the client's first epoch, or no later one.
+        `in_group`: other processes draw the same positions on purpose.
         """
         self._processes = processes
+        self._told_of_repeats = self._told_of_repeats or in_group
         if drawer is not None:
             self._trainings.add(drawer.training)
         if again:
@@ -190,7 +192,8 @@ class Conduct(Reprs, shows="_trainings _fault"):
             self._notices.append(
                 f"in epoch {epoch}, {account.repeated:,} positions were fetched by one training process after another "
                 "had fetched them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
-                "BrandSampler, or give each process its own rank. (This message is not repeated.)"
+                "BrandSampler, or give each process its own rank; ranks of a model-parallel group get the same samples "
+                "with replication=. (This message is not repeated.)"
             )
 
     def check(self) -> None:

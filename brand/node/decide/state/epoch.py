@@ -138,9 +138,10 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
         self.total += samples
 
-    def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
+    def add_drawn(self, rank: int, positions: NDArray[np.int64], samples: int) -> None:
+        """Record that a rank has asked for positions. `samples` of them are not asked for again by its group."""
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
-        self.drawn += len(positions)
+        self.drawn += samples
 
     def note_front(self, rank: int, front: int) -> None:
         """Note that a rank has asked another server for all its positions before `front`."""

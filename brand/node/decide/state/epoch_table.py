@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from brand.node.decide.state.account import Account, Conduct
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.runs import EpochStart
+from brand.node.decide.state.takes import Takes
 from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, NodeNumber
@@ -126,6 +127,8 @@ class ActiveEpoch:
     begin: EpochStart
     agreed: bool = False
     """Whether all ranks have begun the epoch in the same way, or their time for it is over."""
+    takes: Takes | None = None
+    """Counts how many ranks of a group have drawn each sample. None if each rank has positions of its own."""
 
     @property
     def begun(self) -> int:
@@ -144,6 +147,14 @@ class ActiveEpoch:
         """Refuse the next draws of the training processes if they left out positions of the epoch."""
         if self.begun and self.begin.whole:
             conduct.judge(self.account, epoch)
+
+    def last_takes(self, places: NDArray[np.int64], copies: int) -> NDArray[np.bool_]:
+        """Record a draw of these samples. Return a mask of those that no rank of the group draws after it."""
+        if copies == 1:
+            return np.ones(len(places), np.bool_)
+        if self.takes is None:
+            self.takes = Takes(self.epoch.plan.mapping.samples, copies)
+        return self.takes.note(places)
 
     def mark_agreed(self) -> None:
         self.agreed = True

@@ -51,6 +51,8 @@ class Run:
     """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
     rules: dict[int, RankRule] = field(default_factory=dict)
     """The rule with which each rank has last begun an epoch, if it has one."""
+    copies: int = 1
+    """Number of processes of this node that each draw all positions of a rank: a model-parallel group."""
     loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0

@@ -1,0 +1,118 @@
+"""Which ranks get the same samples? Those of one group of tensor, context, pipeline or sequence parallelism.
+
+A group is a number of consecutive ranks (`replication=`), or the ranks of a `DeviceMesh` that differ only along other
+dimensions than the data-parallel ones. Samplers divide samples among groups in place of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.wire.messages import MAX_COPIES
+
+_SEVERAL_NODES: Final = (
+    "ranks {here} get the same samples, and are on different nodes: a data server keeps a sample for the ranks of a "
+    "group on its node. Make the groups of ranks of one node, or give num_replicas= and rank= as the number of groups "
+    "and the group of this rank: all but the first of them then read each sample directly"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """The group of a rank."""
+
+    group: int
+    groups: int
+    members: NDArray[np.int64]
+    """The ranks of the group, ascending."""
+
+
+class RankGroups:
+    """The groups of ranks that get the same samples. Raises `UsageError` if an argument is not valid.
+
+    Args:
+        replication: The number of consecutive ranks of a group.
+        device_mesh: A `torch.distributed.device_mesh.DeviceMesh` of all ranks, in place of `replication`.
+        dims: The names of its data-parallel dimensions, along which ranks get different samples.
+    """
+
+    def __init__(self, replication: int, device_mesh: Any, dims: str | Sequence[str]) -> None:
+        if isinstance(replication, bool) or not isinstance(replication, int) or not 1 <= replication <= MAX_COPIES:
+            raise UsageError(f"replication={replication!r}: a whole number of ranks from 1 to {MAX_COPIES} is needed")
+        if device_mesh is not None and replication != 1:
+            raise UsageError("device_mesh= says which ranks get the same samples: leave out replication=")
+        self.copies = replication
+        self._of_mesh = None if device_mesh is None else groups_of_mesh(device_mesh, dims)
+        if self._of_mesh is not None:
+            self.copies = self._of_mesh.shape[1]
+            if self.copies > MAX_COPIES:
+                raise UsageError(f"{self.copies} ranks of device_mesh= get the same samples: at most {MAX_COPIES} can")
+
+    def __repr__(self) -> str:
+        return f"RankGroups(of {self.copies} ranks)"
+
+    def check_order(self, order: Any) -> None:
+        """Raise `UsageError` if an order shares reads with other jobs."""
+        if self.copies > 1 and getattr(order, "shares", False):
+            raise UsageError(
+                f"order={order.policy.name!r} shares reads with other jobs, and has no groups of ranks that get the "
+                "same samples: give order='stripes'"
+            )
+
+    def place(self, rank: int, ranks: int) -> GroupPlace:
+        """Return the group of a rank of that many ranks. Raises `UsageError` if the ranks are no groups of one size."""
+        groups = self._of_mesh
+        if groups is None:
+            if ranks % self.copies:
+                raise UsageError(
+                    f"replication={self.copies}: the {ranks} ranks of this job are no multiple of it; start the job "
+                    f"with torchrun or another launcher, or give num_replicas= and rank= of all ranks"
+                )
+            groups = np.arange(ranks).reshape(-1, self.copies)
+        if sorted(groups.ravel().tolist()) != list(range(ranks)):
+            raise UsageError(
+                f"device_mesh= has {groups.size} ranks, and this job has {ranks}: give the mesh of all ranks"
+            )
+        group = int(np.flatnonzero((groups == rank).any(axis=1))[0])
+        return GroupPlace(group, len(groups), np.sort(groups[group]))
+
+    def division(self, rank: int, ranks: int) -> tuple[int, int]:
+        """Return the number of the group of a rank, and the number of groups. Raises `UsageError`, as `place`."""
+        if self.copies == 1 and self._of_mesh is None:
+            return rank, ranks
+        place = self.place(rank, ranks)
+        return place.group, place.groups
+
+
+def groups_of_mesh(device_mesh: Any, dims: str | Sequence[str]) -> NDArray[np.int64]:
+    """Return the ranks of each group of a mesh, shape (groups, ranks of a group). Raises `UsageError`."""
+    names, mesh = getattr(device_mesh, "mesh_dim_names", None), getattr(device_mesh, "mesh", None)
+    if mesh is None:
+        raise UsageError(f"device_mesh= is a {type(device_mesh).__name__}: give a torch.distributed DeviceMesh")
+    wanted = (dims,) if isinstance(dims, str) else tuple(dims)
+    if not names or not wanted or not set(wanted) <= set(names):
+        raise UsageError(
+            f"dims={dims!r}: device_mesh= has the dimensions {', '.join(map(repr, names or ())) or 'without names'}. "
+            'Name those along which ranks get different samples, such as dims="dp"'
+        )
+    array = np.asarray(mesh.cpu().numpy(), np.int64)
+    along = [names.index(name) for name in wanted]
+    count = int(np.prod([array.shape[axis] for axis in along]))
+    return np.moveaxis(array, along, range(len(along))).reshape(count, -1)
+
+
+def check_one_node(groups: RankGroups, rank: int, ranks: int, nodes: int) -> None:
+    """Raise `UsageError` if the ranks of the group of a rank are on several nodes.
+
+    Each node of several has as many consecutive ranks.
+    """
+    members = groups.place(rank, ranks).members
+    node_of = members * nodes // ranks
+    if node_of[0] != node_of[-1]:
+        raise UsageError(_SEVERAL_NODES.format(here=", ".join(map(str, members.tolist()))))
