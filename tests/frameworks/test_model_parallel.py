@@ -21,7 +21,7 @@ def test_ranks_of_one_group_are_refused_by_name(numbers: Path, tmp_path: Path) -
             for loader in ("prepared", "BrandLoader", "lengths"):
                 told = result[f"{name} {loader}"]
                 assert f"({name}=2)" in told, told
-                assert "num_replicas=1, rank=..." in told, told
+                assert "replication=2" in told, told
         assert len(result["dp_replicate prepared"]) == 300
         assert sorted(result["cured"]) == sorted(result["accelerate"]) == list(range(600))
 
@@ -32,7 +32,15 @@ def test_a_mesh_with_such_a_dimension_is_refused(
 ) -> None:
     for told in launch(4, f"{__name__}:of_mesh", numbers, tmp_path, dimensions=dimensions):
         assert named in told
-        assert "num_replicas=2, rank=..." in told
+        assert "replication=2" in told
+
+
+def test_ranks_of_a_mesh_get_the_samples_of_their_group(numbers: Path, tmp_path: Path) -> None:
+    """Of a mesh of 2 x 2: ranks 0 and 1 hold parts of one model, and so do ranks 2 and 3."""
+    found = launch(4, f"{__name__}:of_mesh", numbers, tmp_path, dimensions=("dp", "tp"), told=True)
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert sorted(found[0] + found[2]) == list(range(600))
 
 
 def test_a_mesh_of_data_parallel_dimensions_is_not(numbers: Path, tmp_path: Path) -> None:
@@ -40,16 +48,17 @@ def test_a_mesh_of_data_parallel_dimensions_is_not(numbers: Path, tmp_path: Path
     assert sorted(index for of_rank in found for index in of_rank) == list(range(600))
 
 
-def of_mesh(path: Path, _: Path, dimensions: list[str]) -> list[int] | str:
-    """Return the samples of a rank of a mesh of 2 x 2, or the refusal."""
+def of_mesh(path: Path, _: Path, dimensions: list[str], *, told: bool = False) -> list[int] | str:
+    """Return the samples of a rank of a mesh of 2 x 2, or the refusal. `told`: the sampler gets the mesh."""
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
 
     distributed.init_process_group("gloo")
-    init_device_mesh("cpu", (2, 2), mesh_dim_names=tuple(dimensions))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=tuple(dimensions))
     data = BrandDataset(path, memory=0.3, fields=("index",))
     try:
-        return [index for (batch,) in BrandLoader(data, 32) for index in batch.tolist()]
+        sampler = BrandSampler(data, device_mesh=mesh if told else None)
+        return [index for (batch,) in BrandLoader(data, 32, sampler=sampler) for index in batch.tolist()]
     except UsageError as error:
         return str(error)
 
@@ -58,7 +67,7 @@ def test_a_model_parallel_strategy_is_refused(numbers: Path, tmp_path: Path) -> 
     pytest.importorskip("lightning")
     for told in launch(2, f"{__name__}:of_strategy", numbers, tmp_path):
         assert "the 2 ranks are model-parallel" in told
-        assert "num_replicas=1, rank=..." in told
+        assert "replication=2" in told
 
 
 def of_strategy(path: Path, _: Path) -> str:
@@ -110,7 +119,7 @@ def of_two(path: Path, _: Path) -> dict[str, Any]:
                 found[f"{name} {loader}"] = str(error)
     accelerator.state.parallelism_config = ParallelismConfig(tp_size=2)
     accelerator.state.device_mesh = accelerator.parallelism_config.get_device_mesh("cpu")
-    sampler = BrandSampler(data, num_replicas=1, rank=0)
+    sampler = BrandSampler(data, replication=2)
     cured = prepare(accelerator, BrandLoader(data, 32, sampler=sampler))
     found["cured"] = [index for (batch,) in cured for index in batch.tolist()]
     own = accelerator.prepare(DataLoader(data, 32, sampler=BrandSampler(data)))

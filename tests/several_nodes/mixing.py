@@ -1,6 +1,6 @@
 """A rank of a training on several nodes that mixes: `python -m tests.several_nodes.mixing JSON` prints what it fetched.
 
-The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`), `ranks` and `rank`,
+The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`, `plain`), `ranks`, `rank`,
 `workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after which to stop, and the
 weights of the second epoch of a mixture. It prints a list of batches by epoch, the state, and the server's statistics.
 """
@@ -30,6 +30,7 @@ def fetched_from(
     state: dict[str, Any] | None = None,
     stop: int | None = None,
     weights: list[float] | None = None,
+    replication: int = 1,
 ) -> tuple[list[list[Any]], dict[str, Any], list[dict[str, Any]]]:
     """Return the batches of each epoch, the state after the last one, and the statistics of the servers."""
     more: dict[str, Any] = {"expand": "captions"} if kind == "expand" else {}
@@ -43,7 +44,7 @@ def fetched_from(
         data = Mixture(dict(zip(members, (3, 1), strict=True)), samples=1000, seed=3)
     if kind == "weights":
         options = {"weights": "balanced", "num_samples": 750}
-    sampler = BrandSampler(data, seed=3, num_replicas=ranks, rank=rank, drop_last=True, **options)
+    sampler = BrandSampler(data, seed=3, num_replicas=ranks, rank=rank, drop_last=True, replication=replication, **options)
     if state is not None:
         sampler.load_state_dict(state)
     loader: Any = BrandLoader(data, BATCH, sampler=sampler)

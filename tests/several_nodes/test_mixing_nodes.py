@@ -108,6 +108,17 @@ def test_a_state_goes_on_with_other_nodes(kind: str, sets: list[str]) -> None:
             assert len(rest) - len(got) < nodes
 
 
+@pytest.mark.parametrize("kind", ["mixture", "plain"])
+def test_ranks_of_a_group_on_each_node_get_the_same(kind: str, sets: list[str]) -> None:
+    """Two nodes with two ranks each, of one model on each node."""
+    paths = sets if kind == "mixture" else sets[:1]
+    alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0, epochs=1)
+    said = [found[0] for found, _, _ in trained(kind, sets, 2, 2, epochs=1, replication=2)]
+    assert said[0] == said[1]
+    assert said[2] == said[3]
+    check([said[0], said[2]], alone[0])
+
+
 def test_weights_change_between_epochs(sets: list[str]) -> None:
     """All ranks say so before the epoch; members go on where they were."""
     alone, _, _ = fetched_from("mixture", sets, [None, None], 1, 0, weights=[1, 2])
