@@ -83,7 +83,7 @@ class Epochs(Reprs, shows="lives"):
         as_begun = run.continued(node) if announced.as_begun else None
         if announced.as_begun and as_begun is None and self._members.nodes > 1:
             return
-        run.copies = max(run.copies, announced.copies)
+        run.learn_copies(announced.copies)
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON

@@ -64,6 +64,10 @@ class Run:
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
+    def learn_copies(self, copies: int) -> None:
+        """Note how many processes draw all positions of a rank. One that continues with an epoch may not know it."""
+        self.copies = max(self.copies, copies)
+
     def add_loaded(self, samples: int) -> None:
         self.loaded += samples
 
