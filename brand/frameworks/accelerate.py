@@ -54,7 +54,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
         self.sampler = _sampler_of(loader)
         _check_options(loader, accelerator, drop_last=self.sampler.drop_last)
-        if self.sampler.num_replicas is None:
+        if self.sampler.num_replicas is None and self.sampler._groups.copies == 1:
             refuse_model_parallel()
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         if isinstance(self.sampler, BrandSampler):
