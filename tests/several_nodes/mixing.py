@@ -18,7 +18,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 BATCH = 16
 
 
-def fetched_from(
+def fetched_from(  # noqa: PLR0913 - as the JSON has them
     kind: str,
     paths: list[str],
     servers: list[str | None],
@@ -44,7 +44,8 @@ def fetched_from(
         data = Mixture(dict(zip(members, (3, 1), strict=True)), samples=1000, seed=3)
     if kind == "weights":
         options = {"weights": "balanced", "num_samples": 750}
-    sampler = BrandSampler(data, seed=3, num_replicas=ranks, rank=rank, drop_last=True, replication=replication, **options)
+    division: dict[str, Any] = {"num_replicas": ranks, "rank": rank, "replication": replication}
+    sampler = BrandSampler(data, seed=3, drop_last=True, **division, **options)
     if state is not None:
         sampler.load_state_dict(state)
     loader: Any = BrandLoader(data, BATCH, sampler=sampler)

@@ -29,6 +29,7 @@ from brand.torch.data.drawable import Drawable, SampleSource
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, Form, UndecodedMixture
+from brand.torch.fetch.filled import FilledField, filled_fields
 from brand.torch.job.wrappers import refuse_create_loader
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import SequenceOptions, whole
@@ -51,23 +52,33 @@ class Mixture(Drawable):
     fetched once before any is fetched twice. Epochs of the mixture are consecutive sections of one endless sequence, so
     a member continues from its last sample.
 
-    All members have the same fields. If samples are dicts, `member` is the number of the sample's member, in the order
-    given. Each member has its own `memory=`, `transform=`, `decode=` and `server=`.
+    All members have the same fields, or `fill` has a value for each field that a member lacks. If samples are dicts,
+    `member` is the number of the sample's member, in the order given. Each member has its own `memory=`, `transform=`,
+    `decode=` and `server=`.
 
     Args:
         weights: The members, `BrandDataset`s, and their weights: finite, 0 or more, not all 0. A member of weight 0 is
             fetched from once `BrandSampler.set_weights` gives it another weight.
         seed: Seed of the order of every epoch, if the sampler has none.
         samples: Samples of an epoch; None: as many as all members have together.
+        fill: Field -> the value that samples of members without this field get, before their transform. Samples are
+            then dicts: the members have no `fields=`.
 
     Raises:
-        SchemaError: The samples of the members differ in their fields.
+        SchemaError: The samples of the members differ in their fields, or a value of `fill` does not fit its field.
         UsageError: A weight is not valid, or there are no members.
     """
 
     _source: MixtureSource
 
-    def __init__(self, weights: Mapping[BrandDataset, float], *, seed: int = 0, samples: int | None = None) -> None:
+    def __init__(
+        self,
+        weights: Mapping[BrandDataset, float],
+        *,
+        seed: int = 0,
+        samples: int | None = None,
+        fill: Mapping[str, Any] | None = None,
+    ) -> None:
         if not isinstance(weights, Mapping) or not weights:
             raise UsageError("a Mixture is made of a dict: Mixture({one: 0.7, other: 0.3})")
         for member in weights:
@@ -87,8 +98,11 @@ class Mixture(Drawable):
         shares, seed = members.weights_of(weights), whole("seed", seed, MAX_SEED)
         together = sum(source.samples_present for source in sources)
         count = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
-        _check_alike(sources)
-        self._source = MixtureSource(sources, members, shares, seed, count)
+        filled = filled_fields([source.schema for source in sources], fill or {})
+        if fill and any(source.fields is not None for source in sources):
+            raise UsageError("fill= is for samples that are dicts: leave out fields= of the members")
+        _check_alike(sources, frozenset(filled))
+        self._source = MixtureSource(sources, members, shares, seed, count, filled)
 
     def __repr__(self) -> str:
         source = self._source
@@ -123,8 +137,10 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         weights: tuple[float, ...],
         seed: int,
         samples: int,
+        filled: Mapping[str, FilledField],
     ) -> None:
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
+        self._filled = dict(filled)
         self.name, self.fields, self.files = members.name, sources[0].fields, sources[0].files
         total = sum(weights)
         self.mean_bytes = sum(s.mean_bytes * w / total for s, w in zip(sources, weights, strict=True))
@@ -187,7 +203,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
             )
         self._hint.note_draw(len(asked), self.name)
         portions = self._members.portions(asked, lambda member, tickets: self._sources[member].drawn(tickets))
-        return UndecodedMixture(portions, with_member=self.fields is None)
+        return UndecodedMixture(portions, with_member=self.fields is None, filled=self._filled)
 
     def finish(self, samples: list[dict[str, Any]], transform: tuple[Any, ...] | None) -> list[Any]:
         """Return each sample as its member finishes it."""
@@ -252,8 +268,8 @@ def _check_names(one: StoredDataSet, other: StoredDataSet, fields: Iterable[str]
                 )
 
 
-def _check_alike(members: Sequence[SetSource]) -> None:
-    """Raise `SchemaError` if samples of members differ in their fields."""
+def _check_alike(members: Sequence[SetSource], filled: frozenset[str]) -> None:
+    """Raise `SchemaError` if samples of members differ in their fields, apart from those that are `filled`."""
     first = members[0]
     for member in members:
         if member.fields != first.fields:
@@ -262,13 +278,17 @@ def _check_alike(members: Sequence[SetSource]) -> None:
                 f"{member.name} fields={member.fields}"
             )
         one, other = (
-            {name: codec for name, codec in each.schema.items() if first.fields is None or name in first.fields}
+            {
+                name: codec
+                for name, codec in each.schema.items()
+                if name not in filled and (first.fields is None or name in first.fields)
+            }
             for each in (first, member)
         )
         if one != other:
             raise SchemaError(
                 f"samples of a Mixture have the same fields: {first.name} has {one}, {member.name} has {other}; name "
-                "those that they have in common with fields=(...)"
+                "those that they have in common with fields=(...), or give values for the others: fill={'NAME': ...}"
             )
         _check_names(first.data, member.data, one)
         if first.files & set(one) and member.decodes != first.decodes:

@@ -28,6 +28,7 @@ from brand.node.client.decoded import DecodedField
 from brand.node.wire.draw_messages import Held
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.fetch.filled import FilledField
 from brand.torch.fetch.seeds import seed_of
 
 
@@ -450,16 +451,22 @@ class MergedSamples(Reprs, FetchedSamples, shows="_portions waited_s"):
 
 
 class UndecodedMixture(MergedSamples):
-    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`."""
+    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`.
 
-    def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
+    `filled` has a value for each field that some members lack.
+    """
+
+    def __init__(self, portions: Sequence[Portion], *, with_member: bool, filled: Mapping[str, FilledField]) -> None:
         super().__init__(portions)
-        self._with_member = with_member
+        self._with_member, self._filled = with_member, filled
 
     def _of_portion(self, portion: Portion, sample: dict[str, Any]) -> dict[str, Any]:
-        return sample | {MEMBER: portion.member}
+        lacking = {name: of.value() for name, of in self._filled.items() if name not in sample}
+        return sample | lacking | {MEMBER: portion.member}
 
     def _together(self, first: int, end: int, parts: list[tuple[Portion, NDArray[np.intp], Columns]]) -> Columns:
+        for _, at, columns in parts:
+            columns |= {name: of.column(len(at)) for name, of in self._filled.items() if name not in columns}
         if self._with_member:
             for portion, at, columns in parts:
                 columns[MEMBER] = np.full(len(at), portion.member)
