@@ -20,6 +20,7 @@ import brand
 from brand.errors import UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import Profile
+from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from brand.torch.order import index_order
 from brand.torch.order.index_order import cost_of_indices
@@ -197,6 +198,26 @@ def test_a_validation_leaves_the_training_alone(odd: Path, opened: Openings) -> 
             epochs.append(batches)
         stats = training.stats()
         return epochs, {name: stats[name] for name in ("fetched", "read_samples", "read_bytes", "direct")}
+
+    assert train(validates=True) == train(validates=False)
+
+
+def test_a_validation_on_the_server_of_the_training(odd: Path) -> None:
+    """It shares the memory, so that samples may be read again. The training has its order, and each sample once."""
+
+    def train(*, validates: bool) -> list[list[int]]:
+        with running_server(odd, memory=0.5) as server:
+            training = BrandDataset(odd, server=server.address, job="train", fields=("index",))
+            validation = BrandDataset(odd, server=server.address, job="validate", order="storage", fields=("index",))
+            loader, other, epochs = BrandLoader(training, 10), BrandLoader(validation, 50), []
+            for _ in range(3):
+                batches = []
+                for step, batch in enumerate(loader):
+                    batches += indices_of([batch])
+                    if step % 25 == 24 and validates:
+                        assert indices_of(other) == places_of(odd)
+                epochs.append(batches)
+            return epochs
 
     assert train(validates=True) == train(validates=False)
 

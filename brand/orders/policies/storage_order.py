@@ -77,8 +77,12 @@ class StorageOrder(OrderChoice):
         return StoragePolicy(together, max(1, min(length, room)), setting.nodes)
 
 
-_READS_HELD = 8
-"""Reads of each node that memory holds at least: a small memory has short reads."""
+_READS_HELD = 3
+"""Reads of each node that memory holds at least: one is drawn while the next one is read, and one is spare.
+
+A smaller memory has shorter reads. With more than that, a storage of few operations a second would be slower than for
+a shuffle, whose reads keep their length.
+"""
 
 
 class StorageWindows(Reprs, shows="mapping stripe"):
