@@ -5,10 +5,9 @@ from __future__ import annotations
 import resource
 from typing import Final
 
+from brand.node.wire.messages import MAX_MESSAGE as MAX_MESSAGE
 from brand.printable import printable
 
-MAX_MESSAGE: Final = 8 << 20
-"""Largest message in bytes, both ways. gRPC refuses a larger message as soon as it has read its length."""
 SERVICE: Final = "brand.Peers"
 GREET: Final = f"/{SERVICE}/Greet"
 """Empty -> nonce."""

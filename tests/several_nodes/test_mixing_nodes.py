@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import brand
@@ -139,3 +140,18 @@ def test_weights_do_not_change_inside_an_epoch(sets: list[str]) -> None:
         with pytest.raises(UsageError, match=r"on several nodes, weights change at the beginning of an epoch"):
             sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
         sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1)
+
+
+def test_an_order_that_nodes_cannot_send_each_other_is_refused(tmp_path: Path) -> None:
+    """Two million different weights; those of a few classes are sent."""
+    path = tmp_path / "numbers.brand"
+    brand.pack(({"label": n % 3} for n in range(2_000_000)), path, {"label": "int"}, jobs=1, classes=["a", "b", "c"])
+    weights = np.random.default_rng(1).random(2_000_000)
+    with running_cluster(path, nodes=2, memory=0.3) as cluster:
+        data = BrandDataset(path, server=cluster.addresses[0], job="weights")
+        sampler = BrandSampler(data, weights=weights, num_replicas=2, rank=0)
+        with pytest.raises(
+            UsageError, match=r"nodes send each other orders of at most 8,323,072: with weights=, give a few"
+        ):
+            next(iter(sampler))
+        assert next(iter(BrandSampler(data, weights={"a": 1, "b": 2, "c": 3.5}, num_replicas=2, rank=0)))

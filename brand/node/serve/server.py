@@ -96,7 +96,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
             self._selector,
             lambda *asked: self._requests.handle(*asked),
             lambda number: self._tell(ClientLeaves(number)),
-            messages.longest_order(data.header.samples),
+            messages.longest_order(data.header.samples, 1 if member is None else member.nodes),
         )
         try:
             node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)

@@ -29,6 +29,10 @@ VERSION: Final = 11
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server accepts, in bytes, except for an ORDER with the bits or fractions of a subset."""
+MAX_MESSAGE: Final = 8 << 20
+"""Largest message between nodes in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
+MAX_SHARED_ORDER: Final = MAX_MESSAGE - (1 << 16)
+"""Largest order of a run on several nodes, in bytes: nodes send it to each other in DRAWING, with a few facts."""
 _BITS: Final = "bits"
 _FRACTIONS: Final = "fractions"
 MAX_REPLY: Final = 1 << 28
@@ -194,9 +198,10 @@ def unpack_json(body: bytes | memoryview, name: str = "a body") -> dict[str, Any
     return value
 
 
-def longest_order(samples: int) -> int:
-    """Return the largest body of an ORDER in bytes that the server of a data set of `samples` samples accepts."""
-    return MAX_REQUEST + 4 * -(-(4 * samples + samples // 128) // 3)  # 4 characters for 3 bytes of fractions
+def longest_order(samples: int, nodes: int = 1) -> int:
+    """Return the largest body of an ORDER in bytes that one of `nodes` servers of that many samples accepts."""
+    longest = MAX_REQUEST + 4 * -(-(4 * samples + samples // 128) // 3)  # 4 characters for 3 bytes of fractions
+    return longest if nodes == 1 else min(longest, MAX_SHARED_ORDER)
 
 
 def order_facts(order: Order) -> dict[str, Any]:

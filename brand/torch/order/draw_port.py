@@ -25,7 +25,7 @@ from brand.node.client.client import Client
 from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.node.wire.drawing import Announcement, as_begun
-from brand.node.wire.messages import GOES_ON, UNTOLD
+from brand.node.wire.messages import GOES_ON, MAX_REQUEST, MAX_SHARED_ORDER, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.rank_rule import RankRule
@@ -45,6 +45,11 @@ _APART: Final = (
     "server=, or give order='stripes'"
 )
 """Error message for a job whose nodes have servers that do not know each other."""
+_TOO_LARGE: Final = (
+    "the samples of this order take {size:,} bytes as a list, and nodes send each other orders of at most {most:,}: "
+    "with weights=, give a few different weights only; with subset=, convert these samples to a data set of their own"
+)
+"""Error message for weights or a subset of too many samples on several nodes."""
 _NAMELESS: Final = (
     "ranks on several nodes find each other by the name of their job, which a launcher would give: "
     'give job="NAME" to the BrandDataset of every rank, the same name for all'
@@ -137,9 +142,17 @@ class DrawPort(Reprs, shows="name resolver"):
         if number is not None:
             check_same_order(number, order)
             if number not in _begun:  # later, a rank may begin an epoch again that others do not
+                self._check_size(order)
                 check_same_begin(number, order, announcement.epoch, announcement.position)
                 _begun.add(number)
         return self.client.begin(order, self.tag_of(order), announcement, number, rule)
+
+    def _check_size(self, order: Order) -> None:
+        """Raise `UsageError` if several nodes cannot send each other the order."""
+        if order.subset is not None and self.resolver.nodes > 1:
+            size = len(order.subset.to_text()) + MAX_REQUEST
+            if size > MAX_SHARED_ORDER:
+                raise UsageError(_TOO_LARGE.format(size=size, most=MAX_SHARED_ORDER))
 
     def continue_with(self, tag: int, epoch: int) -> None:
         """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
