@@ -234,6 +234,10 @@ class NoThreadError(BrandError, RuntimeError):
     """A thread cannot be started: the limit of a container or of the user is reached, or a filter refuses the call."""
 
 
+class WorkerDiedError(BrandError, RuntimeError):
+    """A process of a `BrandLoader(worker_type="process")` was killed, or has ended; the message names its signal."""
+
+
 class EndedError(BrandError, ConnectionResetError):
     """The server has sent the reason why it ends, and closed the connection."""
 
