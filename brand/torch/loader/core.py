@@ -71,7 +71,7 @@ class BatchLoader(ABC):
     ) -> None:
         """Set the attributes that only Brand's loaders have. Raises `UsageError`."""
         _check_workers(worker_type, multiprocessing_context)
-        self.worker_type, self._context = worker_type, multiprocessing_context
+        self._in_processes, self._context = worker_type == "process", multiprocessing_context
         self._plan = plan
         """The batch sampler; None if batches have one size."""
         if isinstance(self.sampler, BrandSampler):
@@ -81,7 +81,7 @@ class BatchLoader(ABC):
         self.num_workers = _processors() if any_number else whole_count("num_workers", num_workers)
         """Largest number of threads or processes that decode."""
         size = self.batch_size if plan is None else mean_samples(plan)
-        least = 2 * self.num_workers if worker_type == "process" else 1
+        least = 2 * self.num_workers if self._in_processes else 1
         enough = max(least, _enough(source_of(self.dataset), size)) if prefetch_batches is None else prefetch_batches
         self._ahead = whole_count("prefetch_batches", enough)
         self._iterations = 0
@@ -100,7 +100,7 @@ class BatchLoader(ABC):
     def _reset(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
         pace = PaceWindows(ThreadTuner(self.num_workers, fixed=not self._finds_threads))
-        shared = SHARED if self.worker_type == "thread" else MAKING
+        shared = MAKING if self._in_processes else SHARED
         self._instruments = Instruments(Stages(pace.threads, shared), pace, StepWaits())
         self._epoch: LoaderIteration | None = None
         self._gate: Gate | None = None
@@ -142,7 +142,7 @@ class BatchLoader(ABC):
     def _crew(self) -> Callable[[Recipe, Receiver], BatchCrew]:
         """Return the function that starts the crew of an iteration."""
         limit, context = self._instruments.pace.threads, self._context
-        if self.worker_type == "process":
+        if self._in_processes:
             if context is None or isinstance(context, str):
                 context = multiprocessing.get_context(context)
             return partial(ProcessCrew, context, self.num_workers, limit)

@@ -44,7 +44,7 @@ SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 
 
-class PendingBatch(Future[Any]):
+class PendingBatch(Reprs, Future[Any], shows="samples"):
     """A batch of `samples` samples that is being prefetched, and its times."""
 
     def __init__(self, samples: int, times: BatchTimes) -> None:

@@ -24,9 +24,10 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-from brand.errors import UsageError, WorkerDiedError, cause_of
+from brand.errors import NoThreadError, UsageError, WorkerDiedError, cause_of
 from brand.pythonchild import JOB_SIGNALS, blocked, ignore_job_signals
 from brand.reprs import Reprs
+from brand.starting import not_started
 from brand.torch.fetch.fetched import Span
 from brand.torch.job.workers import become_worker
 from brand.torch.loader.batches import Ints
@@ -171,6 +172,10 @@ class WorkerProcess(Reprs, shows="number _process.pid"):
             raise UsageError(
                 f"the data set, its transform or collate_fn cannot be sent: {cause_of(error)}{how}"
             ) from error
+        except OSError as error:
+            if why := not_started(error):
+                raise NoThreadError(why) from error
+            raise
         finally:
             theirs.close()
 
