@@ -129,10 +129,11 @@ class ProcessCrew(Reprs, shows="_workers _gate"):
             for name, start_s, end_s, facts in answer.notes:
                 self._receiver.note(f"process {worker.number}", name, start_s, end_s, **facts)
             batch.times.made_elsewhere(answer.spans, answer.collate_s)
-            if answer.error is not None:
-                raise answer.error
             value = self._recipe.form.locked(answer.value)
             batch.times.end()
+            if answer.error is not None:
+                batch.fail(answer.error)
+                return
             with suppress(Exception):  # cancelled: the iteration has been stopped
                 batch.set_result(value)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
@@ -199,9 +200,10 @@ class WorkerProcess(Reprs, shows="number _process.pid"):
         code = self._process.exitcode
         who = f"worker process {self.number} of {self._count} (process {self._process.pid})"
         if code is not None and code < 0:
+            by = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
             return WorkerDiedError(
-                f"{who} was killed by {signal.Signals(-code).name} while it made a batch. If memory was short, give "
-                "fewer num_workers= or smaller batches"
+                f"{who} was killed by {by} while it made a batch. If memory was short, give fewer num_workers= or "
+                "smaller batches"
             )
         how = "closed its connection" if code is None else f"ended with exit code {code}"
         hint = "" if self._begun else (
@@ -258,18 +260,20 @@ def serve(pipe: MemoryPipe, number: int, count: int, recipe: Recipe) -> None:
     maker = BatchMaker(replace(recipe, form=recipe.form.unlocked()), lambda task: task(), receiver, alone=True)
     with suppress(EOFError, ConnectionError):
         while True:
-            answer = _answer(maker, receiver, pipe.receive())
-            try:
-                pipe.send(answer)
-            except (EOFError, ConnectionError):
-                raise
-            except Exception as error:  # noqa: BLE001 - pickle calls any code
-                unsent = UsageError(
-                    f"the batch cannot be sent from a worker process: {cause_of(error)}. Have the transform and "
-                    "collate_fn return tensors, arrays, numbers, texts, or objects that can be pickled, or give "
-                    'worker_type="thread"'
-                )
-                pipe.send(replace(answer, value=None, error=_portable(unsent)))
+            _send(pipe, _answer(maker, receiver, pipe.receive()))
+
+
+def _send(pipe: MemoryPipe, answer: BatchAnswer) -> None:
+    try:
+        pipe.send(answer)
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - pickle calls any code
+        unsent = UsageError(
+            f"the batch cannot be sent from a worker process: {cause_of(error)}. Have the transform and collate_fn "
+            'return tensors, arrays, numbers, texts, or objects that can be pickled, or give worker_type="thread"'
+        )
+        pipe.send(replace(answer, value=None, error=_portable(unsent)))
 
 
 def _answer(maker: BatchMaker, receiver: _OfTask, task: BatchTask) -> BatchAnswer:
@@ -281,6 +285,7 @@ def _answer(maker: BatchMaker, receiver: _OfTask, task: BatchTask) -> BatchAnswe
     except BaseException as error:  # noqa: BLE001 - belongs to the training loop
         failed = _portable(error)
     times = receiver.batches[0].times if receiver.batches else BatchTimes(())
+    receiver.batches.clear()  # while the next batch is made, this one is in the shared memory only
     return BatchAnswer(value, failed, times.spans, times.collate_s, receiver.stages.totals(), receiver.notes)
 
 
