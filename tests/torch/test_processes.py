@@ -29,6 +29,7 @@ from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
 from brand.torch.loader import processes
 from tests.leftovers import Leftovers
+from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, descriptors, session_processes, wait_until
 from tests.torch.support import equal, indices_of, loader_threads, make_samples, make_set, served
 from tests.torch.test_loader_faults import damage
@@ -446,6 +447,31 @@ def test_all_processes_are_killed_while_they_wait(server: RunningServer) -> None
         process.kill()
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         list(batches)
+
+
+@rounds(10)
+def test_a_process_is_killed_at_any_moment(server: RunningServer, chance: Chance) -> None:
+    """The loop gets an error or all batches, and another loader continues from the state, in the same order."""
+    data_set = opened(server, Sleeps(0.0005, 0))
+    order = indices_of(BrandLoader(data_set, BATCH))
+    loader, found, moment_s = in_processes(data_set, BATCH), list[int](), chance.rng.uniform(0, 0.15)
+
+    def kill() -> None:
+        for process in chance.rng.sample(multiprocessing.active_children(), k=1):
+            process.kill()
+
+    timer = threading.Timer(moment_s, lambda: multiprocessing.active_children() and kill())
+    timer.start()
+    with suppress(WorkerDiedError):
+        for batch in loader:
+            found += indices_of([batch])
+    timer.join()
+    assert found == order[: len(found)]
+    assert multiprocessing.active_children() == []
+    if len(found) < COUNT:
+        resumed = in_processes(data_set, BATCH)
+        resumed.load_state_dict(loader.state_dict())
+        assert found + indices_of(resumed) == order
 
 
 def test_a_process_that_exits(server: RunningServer) -> None:
