@@ -111,6 +111,7 @@ SOURCES: dict[str, Callable[[RunningServer], tuple[Any, dict[str, Any]]]] = {
     "dicts": lambda s: (opened(s, plain, None), {"batch_size": BATCH, "drop_last": True}),
     "by index": lambda s: (opened(s, Remembers()), {"batch_size": 7, "sampler": SequentialSampler(range(COUNT))}),
     "not shuffled": lambda s: (opened(s, Remembers()), {"batch_size": 7, "shuffle": False}),
+    "pinned": lambda s: (opened(s, Remembers()), {"batch_size": BATCH, "pin_memory": True}),
     "lists": lambda s: (opened(s, plain, ("key", "data")), {"batch_size": 3, "collate_fn": plain}),
 }
 
