@@ -18,6 +18,7 @@
     │   ├── ServerDiedError        it ended while it started, without a reason       (also ConnectionError)
     │   └── UnreachableError       the server of the only node with the sample does not answer
     ├── NoThreadError              no thread can be started: a limit of the container (also RuntimeError)
+    ├── WorkerDiedError            a worker process of a loader was killed           (also RuntimeError)
     ├── EndedError                 the server has sent the reason why it ends        (also ConnectionResetError)
     ├── ProtocolError              a message of the other side is not valid
     └── FormatError                a stored file is damaged, or not the expected one
@@ -232,6 +233,10 @@ class UnreachableError(ServerError):
 
 class NoThreadError(BrandError, RuntimeError):
     """A thread cannot be started: the limit of a container or of the user is reached, or a filter refuses the call."""
+
+
+class WorkerDiedError(BrandError, RuntimeError):
+    """A process of a `BrandLoader(worker_type="process")` was killed, or has ended; the message names its signal."""
 
 
 class EndedError(BrandError, ConnectionResetError):

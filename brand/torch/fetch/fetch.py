@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import multiprocessing
-import os
 import threading
 import time
 import weakref
@@ -42,11 +40,10 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.cropping import ImageCropper
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, MediaField, Span, UndecodedSamples, spans_of
 from brand.torch.fetch.seeds import seed_of_job
-from brand.torch.job.orphans import leave_with_training
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
-from brand.torch.job.worker_signals import protect_worker
-from brand.torch.pytorch import get_worker_info, torch
+from brand.torch.job.workers import attend_training, in_worker, owner_process, worker_number
+from brand.torch.pytorch import torch
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -134,9 +131,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
 
         `seeds`: those of random crops of samples that are asked for by index; None: PyTorch's generator gives them.
         """
-        if get_worker_info() is not None:
-            protect_worker()
-            leave_with_training()
+        attend_training()
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))
@@ -249,7 +244,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
     def _order_by_tag(self, tag: int) -> Order:
         """Return the order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
         what = "this position comes from a BrandSampler of another BrandDataset object; give both the same one"
-        if get_worker_info() is None:
+        if not in_worker():
             raise UsageError(what)
         try:
             return self.resolver.client.order_by_tag(tag, owner=owner_process())
@@ -351,15 +346,3 @@ def _reset_in_child() -> None:
 
 
 after_in_child(_reset_in_child)
-
-
-def worker_number() -> tuple[int, int]:
-    """Return the worker and number of workers of this process's DataLoader; (0, 1) in the training process."""
-    worker = get_worker_info()
-    return (0, 1) if worker is None else (worker.id, worker.num_workers)
-
-
-def owner_process() -> int:
-    """Return the process id of the training process: this process, or the parent of a DataLoader's worker."""
-    parent = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server, or 1
-    return os.getpid() if get_worker_info() is None or parent is None else parent.pid or os.getpid()

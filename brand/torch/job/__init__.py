@@ -10,5 +10,6 @@ model_parallel  ranks that need the same samples, as those of tensor parallelism
 rank_log   log messages about the rank of this process
 twins      another process of the same command that fetches the same samples
 orphans    a worker of a DataLoader whose training was killed
+workers    whether this process is a worker of a loader
 worker_signals  workers of a DataLoader and the signals for their training
 """

@@ -1,10 +1,13 @@
-"""How are batches made without worker processes?
+"""How are batches made, in threads or in processes?
 
 loader     BrandLoader: the DataLoader's contract
 tensors    its batches: tensors, collated as PyTorch does it
 arrays     ArrayLoader: batches of NumPy arrays, without PyTorch
 core       the part of both that does not depend on the form of batches
 iteration  one iteration: its threads, and the order of batches
+making     from ints to batches: requests, and the tasks of the threads that decode
+processes  processes that make batches in place of threads
+memory_pipe  values on their way between processes
 collected  how an iteration is closed that the garbage collector finalises
 batches    sources of batches, and batches made of columns
 threads    the number of threads that feed the loop, and the pool that obeys it

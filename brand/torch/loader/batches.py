@@ -153,6 +153,10 @@ class BatchForm(ABC):
         """Return a batch in page-locked memory, if the loader has this option."""
         return batch
 
+    def unlocked(self) -> BatchForm:
+        """Return this form without page-locked memory, for a process that has no GPU."""
+        return self
+
 
 def assemble(
     form: BatchForm,

@@ -26,7 +26,7 @@ import numpy as np
 
 from brand.torch.data.drawable import Drawable
 from brand.torch.loader.assigned import INSTALLED, shared_by
-from brand.torch.loader.randomness import process_random
+from brand.torch.loader.randomness import PROCESS_GENERATORS, process_random
 from brand.torch.pytorch import torch, torch_types
 
 MOST_OBJECTS: Final = 20_000
@@ -70,19 +70,23 @@ class ThreadCopy:
             _seed(generator, seed + number)
 
 
-def copy_for_thread(function: Any, name: str) -> ThreadCopy:
+def copy_for_thread(function: Any, name: str, *, alone: bool = False) -> ThreadCopy:
     """Return a copy of a transform or a `collate_fn` (`name`) that no other thread uses.
 
-    If it, or something that it refers to, cannot be copied, threads share that, and the log says so once.
+    If it, or something that it refers to, cannot be copied, threads share that, and the log says so once. If the
+    thread is `alone` in its process, nothing is shared, and the generators of the process are the copy's, too.
     """
     if function is None:
         return ThreadCopy(function)
-    copier = _Copier()
+    copier, of_process = _Copier(), list(PROCESS_GENERATORS) if alone else []
     try:
-        copied = ThreadCopy(copier.copy(function), copier.generators)
+        copied = ThreadCopy(copier.copy(function), copier.generators + of_process)
     except Exception as error:  # noqa: BLE001 - any class may refuse to be copied, in its own way
-        _warn(f"{name} cannot be copied, so all threads share it ({type(error).__name__}: {error})")
-        return ThreadCopy(function)
+        if not alone:
+            _warn(f"{name} cannot be copied, so all threads share it ({type(error).__name__}: {error})")
+        return ThreadCopy(function, of_process)
+    if alone:
+        return copied
     if copier.random:
         _say(f"{name} uses {', '.join(sorted(copier.random))}. {_PROCESS_RANDOM}")
     for kind in copier.refused:
@@ -97,8 +101,8 @@ _warned: set[str] = set()
 
 def _warn(text: str) -> None:
     _say(
-        f"{text}. If it stores something for each sample, samples get mixed: give num_workers=1. If not, say so with "
-        "an attribute, thread_safe = True"
+        f"{text}. If it stores something for each sample, samples get mixed: give num_workers=1, or "
+        'worker_type="process". If not, say so with an attribute, thread_safe = True'
     )
 
 

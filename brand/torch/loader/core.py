@@ -1,12 +1,13 @@
-"""What do the loaders have in common, whatever the form of their batches? Batches made with threads (`iteration`).
+"""What do the loaders have in common, whatever the form of their batches? Iterations, with a crew that makes batches.
 
-Pillow, libsndfile and zstandard release the interpreter lock while they decode, so threads are enough. Threads start at
-once, and deliver a batch without pickling it.
+Pillow, libsndfile and zstandard release the interpreter lock while they decode, so threads are enough for them. Threads
+start at once, and deliver a batch without pickling it. Processes are for slow transforms in pure Python.
 """
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import operator
 import os
 import time
@@ -15,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from brand.errors import UsageError, counted
@@ -25,8 +27,10 @@ from brand.torch.job.ranks import find_rank
 from brand.torch.job.wrappers import batches_held
 from brand.torch.loader.batches import BatchForm, FixedSizeBatches
 from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOptions
+from brand.torch.loader.making import BatchCrew, Receiver, Recipe, ThreadCrew
+from brand.torch.loader.processes import ProcessCrew
 from brand.torch.loader.threads import Gate, PaceWindows, ThreadTuner, pool_of
-from brand.torch.loader.timing import Stages, StepWaits
+from brand.torch.loader.timing import MAKING, SHARED, Stages, StepWaits
 from brand.torch.pytorch import BatchSampler
 from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler, mean_samples
 from brand.torch.sampler.lightning_epochs import PREDICT, notes_indices
@@ -62,8 +66,12 @@ class BatchLoader(ABC):
         plan: PlannedBatchSampler | None,
         num_workers: int | Literal["auto"] | None,
         prefetch_batches: int | None,
+        worker_type: str = "thread",
+        multiprocessing_context: Any = None,
     ) -> None:
         """Set the attributes that only Brand's loaders have. Raises `UsageError`."""
+        _check_workers(worker_type, multiprocessing_context)
+        self._in_processes, self._context = worker_type == "process", multiprocessing_context
         self._plan = plan
         """The batch sampler; None if batches have one size."""
         if isinstance(self.sampler, BrandSampler):
@@ -71,10 +79,11 @@ class BatchLoader(ABC):
         self._finds_threads = num_workers == "auto"
         any_number = num_workers is None or num_workers == "auto"
         self.num_workers = _processors() if any_number else whole_count("num_workers", num_workers)
-        """Largest number of threads that decode."""
+        """Largest number of threads or processes that decode."""
         size = self.batch_size if plan is None else mean_samples(plan)
-        most = _enough(source_of(self.dataset), size) if prefetch_batches is None else prefetch_batches
-        self._ahead = whole_count("prefetch_batches", most)
+        least = 2 * self.num_workers if self._in_processes else 1
+        enough = max(least, _enough(source_of(self.dataset), size)) if prefetch_batches is None else prefetch_batches
+        self._ahead = whole_count("prefetch_batches", enough)
         self._iterations = 0
         """Number of iterations that have begun."""
         self._reset()
@@ -91,7 +100,8 @@ class BatchLoader(ABC):
     def _reset(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
         pace = PaceWindows(ThreadTuner(self.num_workers, fixed=not self._finds_threads))
-        self._instruments = Instruments(Stages(pace.threads), pace, StepWaits())
+        shared = MAKING if self._in_processes else SHARED
+        self._instruments = Instruments(Stages(pace.threads, shared), pace, StepWaits())
         self._epoch: LoaderIteration | None = None
         self._gate: Gate | None = None
 
@@ -115,21 +125,30 @@ class BatchLoader(ABC):
     def __iter__(self) -> Iterator[Any]:
         if self._epoch is not None:
             self._epoch.close()
-        if self._gate is None:
-            self._gate = Gate(pool_of(self.num_workers), self._instruments.pace.threads)
         self._iterations += 1
         form = self._form()
         collate = None if self.collate_fn is form.collate else self.collate_fn
-        options = LoaderOptions(form, collate, self._ahead, self._iterations, batches_held())
+        options = LoaderOptions(form, collate, self._crew(), self._ahead, self._iterations, batches_held())
         source = (
             FixedSizeBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
             if self._plan is None
             else iter(self._plan)
         )
-        self._epoch = epoch = LoaderIteration(source_of(self.dataset), source, self._gate, options, self._instruments)
+        self._epoch = epoch = LoaderIteration(source_of(self.dataset), source, options, self._instruments)
         batches = epoch.batches()
         _iterations.add(batches)
         return batches
+
+    def _crew(self) -> Callable[[Recipe, Receiver], BatchCrew]:
+        """Return the function that starts the crew of an iteration."""
+        limit, context = self._instruments.pace.threads, self._context
+        if self._in_processes:
+            if context is None or isinstance(context, str):
+                context = multiprocessing.get_context(context)
+            return partial(ProcessCrew, context, self.num_workers, limit)
+        if self._gate is None:
+            self._gate = Gate(pool_of(self.num_workers), limit)
+        return partial(ThreadCrew, self._gate)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch; see `BrandSampler.set_epoch`."""
@@ -264,6 +283,21 @@ def _check_plan(loader: str, plan: Any, dataset: Drawable, *, alone: bool) -> No
         raise UsageError("batch_sampler= fetches from another BrandDataset object; give both the same one")
 
 
+def _check_workers(worker_type: str, context: Any) -> None:
+    if worker_type not in ("thread", "process"):
+        raise UsageError(f"worker_type={worker_type!r}: give 'thread' or 'process'")
+    if context is None:
+        return
+    if worker_type == "thread":
+        raise UsageError(
+            "multiprocessing_context= is for processes: leave it out, or give worker_type='process' "
+            "(docs/guides/decode.md)"
+        )
+    methods = multiprocessing.get_all_start_methods()
+    if context not in methods and not hasattr(context, "get_start_method"):
+        raise UsageError(f"multiprocessing_context={context!r}: give {', '.join(map(repr, methods))}, or a context")
+
+
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -271,7 +305,7 @@ def _processors() -> int:
 def whole_count(name: str, value: Any) -> int:
     """Return `value` as a whole number, at least 1. Raises `UsageError`."""
     if name == "num_workers" and value == 0 and not isinstance(value, bool):
-        raise UsageError("num_workers=0: at least one thread decodes: give num_workers=1, or leave it out")
+        raise UsageError("num_workers=0: at least one thread or process decodes: give num_workers=1, or leave it out")
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
         other = ', or "auto"' if name == "num_workers" else ""
         raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")

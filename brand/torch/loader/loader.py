@@ -16,15 +16,12 @@ from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSa
 from brand.torch.sampler.frameworks import unless_in_trainer
 from brand.torch.sampler.sampler import BrandSampler
 
-_WORKERS: Final = "leave it out, because there are threads instead of worker processes, which start once"
 _INSTEAD: Final = {
     "generator": "give the seed of the order: sampler=BrandSampler(dataset, seed=...)",
-    "worker_init_fn": "leave it out, because there are no worker processes: each sample has its own seed, and a "
-    "transform may prepare itself when it is made",
+    "worker_init_fn": "leave it out: each sample has its own seed, and a transform may prepare itself when it is made",
     "prefetch_factor": "give prefetch_batches=, the batches that all threads together prefetch",
     "timeout": "leave it out: a data server that does not answer is an error",
-    "persistent_workers": _WORKERS,
-    "multiprocessing_context": _WORKERS,
+    "persistent_workers": "leave it out, because threads start once, and processes with each iteration",
     "in_order": "leave it out, because batches are always in the order of the sampler, which a loader state needs",
     "pin_memory_device": "give pin_memory=True, for the present device",
 }
@@ -32,7 +29,7 @@ _INSTEAD: Final = {
 
 
 class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
-    """Batches of a `BrandDataset` or a `Mixture`: a `DataLoader` with threads instead of worker processes.
+    """Batches of a `BrandDataset` or a `Mixture`: a `DataLoader` with threads, or with processes for slow transforms.
 
     Frameworks treat it as a `DataLoader` (`isinstance`, its attributes), and save its state. Batches must be taken by
     iterating over the loader: a framework that takes them from its `batch_sampler` gets an error.
@@ -40,10 +37,11 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
     If images and audio are not decoded (`decode=False`, no transform, no collate_fn), they are lists of uint8 tensors,
     as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` returns bytes.
 
-    Transforms and `collate_fn` run in several threads at a time. Each thread has a copy of them, made at the beginning
-    of each iteration, as each worker process of a `DataLoader` has one. In transforms, torch's random functions and the
-    random generators that a transform refers to return the same numbers in every run, because each sample has its own
-    seed; in `collate_fn`, each batch has one. A job with a name (`job=`) has random numbers of its own.
+    Transforms and `collate_fn` run in several threads (or processes) at a time. Each has a copy of them, made at the
+    beginning of each iteration, as each worker process of a `DataLoader` has one. In transforms, torch's random
+    functions and the random generators that a transform refers to return the same numbers in every run, because each
+    sample has its own seed; in `collate_fn`, each batch has one. A job with a name (`job=`) has random numbers of its
+    own.
 
     Args:
         dataset: The data set; its `transform`, `fields` and `decode` apply.
@@ -55,11 +53,15 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         drop_last: Whether to leave out the last batch if it is not full.
         collate_fn: Makes a batch of a list of samples; None: PyTorch's `default_collate`.
         pin_memory: Whether batches are in page-locked memory, for fast copies to a GPU.
-        num_workers: Number of threads that decode; there are no worker processes. None: the number of processors that
-            this process may use. `"auto"`: the smallest number, up to that of processors, that feeds the loop, found
-            while it trains (Lobster, observation 3). In each of these threads, PyTorch works with one thread.
+        num_workers: Number of threads or processes that decode. None: the number of processors that this process may
+            use. `"auto"`: the smallest number, up to that of processors, that feeds the loop, found while it trains
+            (Lobster, observation 3). In each of them, PyTorch works with one thread.
         prefetch_batches: Batches to prefetch while one is trained; at least 1. None: as many as 64 MiB of stored bytes,
-            or an eighth of the data set's `memory=` if that is less; 2 to 64.
+            or an eighth of the data set's `memory=` if that is less; 2 to 64. For processes, at least two for each.
+        worker_type: `"thread"`, or `"process"` for slow transforms in pure Python, which hold the interpreter lock.
+            Processes map the memory of the data server, and make the same batches; they start with each iteration.
+        multiprocessing_context: How processes start: `"fork"`, `"spawn"`, `"forkserver"`, or a context of
+            multiprocessing; None: as multiprocessing starts them.
         others: Arguments of a `DataLoader` that a `BrandLoader` does not have: the error says what to write instead.
 
     Raises:
@@ -70,7 +72,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
     batch_size: int
     collate_fn: Callable[[list[Any]], Any]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - those of a DataLoader
         self,
         dataset: Drawable,
         batch_size: int = 1,
@@ -83,6 +85,8 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         pin_memory: bool = False,
         num_workers: int | Literal["auto"] | None = None,
         prefetch_batches: int | None = None,
+        worker_type: Literal["thread", "process"] = "thread",
+        multiprocessing_context: Any = None,
         **others: Any,
     ) -> None:
         _refuse(others)
@@ -97,7 +101,7 @@ class BrandLoader(BatchLoader, DataLoader[Any]):  # type: ignore[misc]
         if batch_sampler is not None:
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
-        self._prepare(batch_sampler, num_workers, prefetch_batches)
+        self._prepare(batch_sampler, num_workers, prefetch_batches, worker_type, multiprocessing_context)
 
     def __repr__(self) -> str:
         return self._shown()

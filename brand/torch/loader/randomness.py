@@ -11,14 +11,14 @@ import random
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from brand.torch.loader.assigned import INSTALLED, SKIPPED, codes, functions_of
 
-_GENERATORS = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
+PROCESS_GENERATORS: Final = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
 """The generators whose methods the two modules have as functions."""
 _known: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """Class or function -> the result. Each thread asks at the beginning of each iteration."""
@@ -44,7 +44,7 @@ def _named(asked: types.FunctionType | type) -> Iterator[str]:
         seen.add(function.__code__)
         installed = function.__code__.co_filename.startswith(INSTALLED)
         for name, value in _values(function):
-            if any(getattr(value, "__self__", None) is each for each in _GENERATORS):
+            if any(getattr(value, "__self__", None) is each for each in PROCESS_GENERATORS):
                 yield name
             elif isinstance(value, types.FunctionType) and not (installed and value.__module__ != function.__module__):
                 pending.append(value)

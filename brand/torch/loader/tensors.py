@@ -53,6 +53,10 @@ class TensorForm(BatchForm):
         """Return a batch in page-locked memory, if the loader has this option."""
         return pinned(batch) if self.pin_memory and torch.cuda.is_available() else batch
 
+    def unlocked(self) -> TensorForm:
+        """Return this form without page-locked memory."""
+        return TensorForm(pin_memory=False)
+
 
 def pinned(value: Any) -> Any:
     """Return a batch with its tensors in page-locked memory, as `DataLoader(pin_memory=True)` does."""

@@ -1,5 +1,5 @@
-"""How many threads decode in a `BrandLoader(num_workers="auto")`? The fewest that feed the training loop; if no number
-does, the fewest that reach the peak of throughput (Lobster, observation 3).
+"""How many threads or processes decode in a `BrandLoader(num_workers="auto")`? The fewest that feed the training loop;
+if no number does, the fewest that reach the peak of throughput (Lobster, observation 3).
 
     ThreadTuner   numbers of threads as rungs: measurements of a window of time -> the number for the next window
     PaceWindows   the sums of a `Stages` and the time -> windows for the tuner, and the figures of the last one
@@ -193,10 +193,18 @@ def _work_alone() -> None:
             restore.join()
 
 
+class DaemonThreads:
+    """Runs each function in a thread of its own, for whose end a program does not wait when it ends."""
+
+    def submit(self, run: Callable[[], object]) -> None:
+        """Start a thread."""
+        threading.Thread(target=run, name="brand-worker", daemon=True).start()
+
+
 class Gate(Reprs, shows="_runners limit _tasks"):
     """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
 
-    def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
+    def __init__(self, pool: ThreadPoolExecutor | DaemonThreads, limit: int) -> None:
         self._pool, self.limit = pool, limit
         """Number of tasks that may run at a time, at least 1."""
         self._tasks: deque[Callable[[], None]] = deque()

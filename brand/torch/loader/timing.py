@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,6 +39,10 @@ NAMES: Final = {
     "loop_waits": "the training loop waiting for a batch",
     "training": "the training loop itself",
 }
+MAKING: Final = ("storage", "gather", "decode", "collate")
+"""The stages that make batches,"""
+SHARED: Final = ("decode", "collate")
+"""and those in which all threads of a loader work."""
 
 
 class BatchTimes(Reprs, shows="spans collate_s done_s"):
@@ -49,6 +53,10 @@ class BatchTimes(Reprs, shows="spans collate_s done_s"):
         """The waits of the request that fetched its samples."""
         self.collate_s = self.done_s = float("inf")
         """The times at which collating began, and at which the batch was done."""
+
+    def made_elsewhere(self, spans: Sequence[Span], collate_s: float) -> None:
+        """Note the waits and the beginning of collating, as a worker process tells them: its clock is the same."""
+        self.spans, self.collate_s = spans, collate_s
 
     def begin_collate(self) -> float:
         """Note that collating begins now. Returns the time."""
@@ -227,11 +235,14 @@ def _plain(waiting: Waiting | None) -> dict[str, Any] | None:
 
 
 class Stages:
-    """Seconds spent in each stage (`NAMES`), of all threads, since the loader was made."""
+    """Seconds spent in each stage (`NAMES`), of all threads, since the loader was made.
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        """Number of threads that decode at a time."""
+    `shared`: the stages in which several threads or processes work at a time.
+    """
+
+    def __init__(self, threads: int, shared: Sequence[str] = SHARED) -> None:
+        self.threads, self._shared = threads, shared
+        """Number of threads that decode at a time, and the stages in which they work."""
         self._seconds = dict.fromkeys(NAMES, 0.0)
         self._decoded = 0
         self._lock = threading.Lock()
@@ -249,6 +260,13 @@ class Stages:
         """Add samples that have been decoded."""
         with self._lock:
             self._decoded += samples
+
+    def merge(self, totals: Mapping[str, float]) -> None:
+        """Add the `totals` of another process."""
+        seconds = dict(totals)
+        self.count(int(seconds.pop("decoded")))
+        for stage, value in seconds.items():
+            self.add(stage, value)
 
     def totals(self) -> dict[str, float]:
         """Return the seconds by stage, and the number of samples that have been `decoded`."""
@@ -271,8 +289,7 @@ class Stages:
             seconds = dict(self._seconds)
         if seconds["loop_waits"] <= 0.05 * (seconds["loop_waits"] + seconds["training"]):
             return "training"
-        work = {"storage": seconds["storage"], "gather": seconds["gather"]}
-        work |= {stage: seconds[stage] / self.threads for stage in ("decode", "collate")}
+        work = {stage: seconds[stage] / (self.threads if stage in self._shared else 1) for stage in MAKING}
         return max(work, key=work.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
