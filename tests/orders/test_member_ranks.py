@@ -65,9 +65,9 @@ def test_the_rank_of_a_position_is_the_rank_that_draws_it(
         epochs, positions = np.divmod(numbers[here], size)
         for epoch in np.unique(epochs).tolist():
             inside = epochs == epoch
-            found = rule.ranks_of(epoch, positions[inside])
+            found = rule.ranks_of(order.orders[number], epoch, positions[inside])
             assert found.tolist() == expected[here][inside].tolist()
-            one = EpochRanks(rule, epoch)
+            one = EpochRanks(rule, order.orders[number], epoch)
             assert [int(one.at(positions[[n]])[0]) for n in np.flatnonzero(inside)] == found.tolist()
 
 
@@ -87,7 +87,10 @@ def test_the_same_for_a_mixture_in_a_mixture(samples: int, ranks: int, data: st.
         levels = (number, inner.pattern), (1, outer.pattern)
         rule = MemberRanks(levels, size, outer.samples, outer.seed, first, ranks)
         epochs, positions = np.divmod(before[deep == number], size)
-        found = [int(rule.ranks_of(e, np.array([p]))[0]) for e, p in zip(epochs.tolist(), positions, strict=True)]
+        found = [
+            int(rule.ranks_of(inner.orders[number], e, np.array([p]))[0])
+            for e, p in zip(epochs.tolist(), positions, strict=True)
+        ]
         assert found == ranks_here[deep == number].tolist()
 
 
@@ -107,7 +110,7 @@ def test_draws_that_never_come_have_some_rank() -> None:
     """A member without a weight from some position on."""
     pattern = Pattern((Stretch(0, (1.0, 1.0)), Stretch(10, (1.0, 0.0))))
     rule = MemberRanks(((1, pattern),), 100, 10, 5, 0, 4)
-    ranks = rule.ranks_of(0, np.arange(100))
+    ranks = rule.ranks_of(member(1, 100), 0, np.arange(100))
     assert set(ranks.tolist()) == {0, 1, 2, 3}
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from brand.node.memory.residents import MAX_LEASES
-from brand.node.wire.messages import AS_BEGUN, GOES_ON
+from brand.node.wire.messages import AS_BEGUN, GOES_ON, UNTOLD
 from brand.node.wire.numbers import RunNumber
+from brand.orders.batches.batch_ranks import BatchRanks, SampleLengths
+from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
 from tests.node.world import World, weighted_members
@@ -173,9 +175,9 @@ class MixedRank:
             self._draw(client, (member, epoch, positions))
 
 
-def mixed_walk(seed: int, steps: int) -> None:
-    """A mixture with everything that may happen to it, in an order that a seed decides."""
-    walk = MixedWalk(seed)
+def mixed_walk(seed: int, steps: int, *, batches: bool = False) -> None:
+    """A mixture, or planned batches, with everything that may happen to them, in an order that a seed decides."""
+    walk = BatchedWalk(seed) if batches else MixedWalk(seed)
     if walk.rng.random() < 0.7:
         walk.cluster.join()
     for _ in range(steps):
@@ -273,3 +275,72 @@ def check_end(cluster: Cluster) -> None:
             rank.world.leave(client)
     cluster.ranks = []
     cluster.end()
+
+
+@dataclass
+class BatchedRank(MixedRank):
+    """A rank that draws planned batches of one order, by two clients."""
+
+    limits: BatchLimits | None = None
+    lengths: SampleLengths | None = None
+
+    def rule(self, member: int) -> BatchRanks:  # type: ignore[override]
+        del member
+        assert self.limits is not None
+        assert self.lengths is not None
+        return BatchRanks(self.limits, self.lengths, self.epoch, self.start, self.ranks)
+
+    def batches(self) -> PositionBatches:
+        order = self.world.runs[self.runs[0]].order
+        assert self.limits is not None
+        assert self.lengths is not None
+        return self.limits.batches(self.lengths.values[order.plan(self.epoch).sample_of], order.seed, self.epoch)
+
+    def _begin(self) -> None:
+        facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": UNTOLD, "rule": self.rule(0)}
+        at = self.batches().first_from(self.start)
+        self.world.begin(self.clients(0)[0], self.runs[0], self.epoch, at, **facts)
+        self.begun[0], self.position = self.epoch, 0
+
+    def _next_batch(self) -> None:
+        assert self.position is not None
+        batches = self.batches()
+        if self.position < (len(batches) - self.start) // self.ranks:  # the last, incomplete round is left out
+            number = self.start + self.position * self.ranks + self.rank
+            positions, _ = batches.taken(np.array([number]))
+            self.coming = [(0, self.epoch, positions.tolist())]
+            self.position += 1
+            self._ask()
+        else:
+            self.epoch, self.start, self.position = self.epoch + 1, 0, None
+        self.steps += 1
+
+
+class BatchedWalk(MixedWalk):
+    """The same as `MixedWalk`, with planned batches."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        rng, cluster = self.rng, self.cluster
+        count = len(cluster.sizes)
+        lengths = SampleLengths(np.array([rng.randint(0, 20) for _ in range(count)], np.int64))
+        sizes = rng.choice([{"size": 3}, {"most": 40}, {"row": 20, "rows": 2}])
+        limits = BatchLimits(rng.choice([6, 12, 30]), lengths.digest, **sizes)
+        batch_ranks(cluster, {"group_chunks": rng.randint(1, 4), "seed": 1}, limits, lengths, rng.choice([0, 0, 3]))
+
+
+def batch_ranks(
+    cluster: Cluster, order: dict[str, Any], limits: BatchLimits, lengths: SampleLengths, start: int = 0
+) -> list[BatchedRank]:
+    """Have ranks on every node draw planned batches."""
+    for before in cluster.ranks:
+        for client in before.all_clients:  # type: ignore[attr-defined]
+            before.world.leave(client)
+    ranks, found = cluster.nodes * cluster.on_each, []
+    for rank in range(ranks):
+        client = CLIENT + 100 + 2 * MOST_MEMBERS * (rank % cluster.on_each)  # a number is used once
+        where = cluster.worlds[rank // cluster.on_each], client, rank, ranks, 1, [order], [1.0], 1
+        found.append(BatchedRank(*where, start=start, limits=limits, lengths=lengths))
+        found[-1].register()
+    cluster.ranks = found  # type: ignore[assignment]
+    return found

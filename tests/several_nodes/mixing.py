@@ -1,6 +1,7 @@
 """A rank of a training on several nodes that mixes: `python -m tests.several_nodes.mixing JSON` prints what it fetched.
 
-The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`, `plain`), `ranks`, `rank`,
+The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`, `lengths`, `packed` or
+`plain`), `ranks`, `rank`,
 `workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after which to stop, and the
 weights of the second epoch of a mixture. It prints a list of batches by epoch, the state, and the server's statistics.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
 
 BATCH = 16
 
@@ -31,6 +32,7 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     stop: int | None = None,
     weights: list[float] | None = None,
     replication: int = 1,
+    window: int = 160,
 ) -> tuple[list[list[Any]], dict[str, Any], list[dict[str, Any]]]:
     """Return the batches of each epoch, the state after the last one, and the statistics of the servers."""
     more: dict[str, Any] = {"expand": "captions"} if kind == "expand" else {}
@@ -45,12 +47,23 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     if kind == "weights":
         options = {"weights": "balanced", "num_samples": 750}
     division: dict[str, Any] = {"num_replicas": ranks, "rank": rank, "replication": replication}
-    sampler = BrandSampler(data, seed=3, drop_last=True, **division, **options)
+    planned = kind in ("lengths", "packed")
+    sampler: Any
+    if kind == "lengths":
+        sampler = LengthBatchSampler(
+            data, "length", batch_size=BATCH, seed=3, drop_last=True, window=window, **division
+        )
+    elif kind == "packed":
+        limits: dict[str, Any] = {"tokens_per_row": 64, "rows_per_batch": 4, "window": window}
+        sampler = PackedBatchSampler(data, "length", seed=3, drop_last=True, **limits, **division)
+    else:
+        sampler = BrandSampler(data, seed=3, drop_last=True, **division, **options)
     if state is not None:
         sampler.load_state_dict(state)
-    loader: Any = BrandLoader(data, BATCH, sampler=sampler)
+    which: dict[str, Any] = {"batch_sampler": sampler} if planned else {"batch_size": BATCH, "sampler": sampler}
+    loader: Any = BrandLoader(data, **which)
     if workers is not None:
-        loader = DataLoader(data, BATCH, sampler=sampler, num_workers=workers)
+        loader = DataLoader(data, num_workers=workers, **which)
     found = []
     for epoch in range(epochs):
         if weights is not None and epoch:
@@ -61,7 +74,8 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
             batches.append([each.tolist() for each in batch])
             if len(batches) == stop:
                 break
-    after = sampler.state_dict() if stop is None else sampler.state_dict(samples=stop * BATCH)
+    trained = {} if stop is None else {"batches": stop} if planned else {"samples": stop * BATCH}
+    after = sampler.state_dict(**trained)
     return found, after, [member.stats() for member in members]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 
+from brand.orders.batches.batch_ranks import SampleLengths
+from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
-from tests.several_nodes.mixed import add_ranks, check_end, mixed_walk
+from tests.several_nodes.mixed import add_ranks, batch_ranks, check_end, mixed_walk
 from tests.several_nodes.world import Cluster
 
 WALKS, STEPS = 12, 350
@@ -20,6 +23,37 @@ def test_every_draw_of_a_mixture_is_answered(chance: Chance, caplog: pytest.LogC
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
         mixed_walk(seed, STEPS)
+
+
+@pytest.mark.slow
+@rounds(1)
+def test_every_draw_of_planned_batches_is_answered(chance: Chance, caplog: pytest.LogCaptureFixture) -> None:
+    """Each rank draws whole batches, whose positions are out of order."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        mixed_walk(seed, STEPS, batches=True)
+
+
+@pytest.mark.parametrize("limits", [{"size": 4}, {"row": 20, "rows": 3}], ids=["lengths", "packed"])
+def test_batches_of_ranks_in_step_come_from_memory(limits: dict[str, int]) -> None:
+    """Nodes send each sample in time to the node whose rank has the batch, in windows that memory can hold."""
+    cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order={}, homes={"run": []})
+    lengths = SampleLengths(np.arange(96) * 7 % 20 + 1)
+    ranks = batch_ranks(cluster, {"group_chunks": 3, "stripe": 2}, BatchLimits(16, lengths.digest, **limits), lengths)
+    cluster.join()
+    while min(rank.epoch for rank in ranks) < 3:
+        for rank in ranks:
+            if not rank.waits and rank.steps == min(other.steps for other in ranks):
+                rank.go_on()
+        cluster.rest()
+        for world in cluster.worlds:
+            for lease in list(world.held):
+                world.release(lease)
+    counters = [world.core.counters for world in cluster.worlds]
+    assert sum(each.draws.direct for each in counters) == 0
+    assert [each.nodes.timeouts for each in counters] == [0, 0]
+    assert min(each.nodes.received for each in counters) > 30
+    check_end(cluster)
 
 
 @pytest.mark.parametrize("workers", [False, True], ids=["threads", "workers"])

@@ -192,6 +192,7 @@ class Client(Reprs, shows="path address run _idle"):
                 return  # another thread was faster
             number = connection.number_of(self.run, order, begun.tag, begun.turn)
             front = min(first for *of, first in list(self._under_way.values()) if of == [order, epoch])
+            front = front if begun.rule is None else max(0, front - begun.rule.reach)
             announcement = replace(begun.announcement, processes=GOES_ON, front=front)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement, rule=begun.rule)))
             self._begun[order] = replace(begun, life=self._life)

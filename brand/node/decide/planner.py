@@ -10,6 +10,8 @@ from brand.orders.base.plan import read_of_sample
 def make_plan(wanted: MakePlan) -> PlanMade:
     """Return the plan of an epoch, in windows if the epoch takes them and the order has them."""
     epoch = wanted.key[1]
+    if wanted.ruled is not None:
+        wanted.ruled.prepare()
     windows = wanted.order.windows(epoch) if wanted.in_windows else None
     if windows is not None:
         return PlanMade(wanted.key, windows, None, wanted.joins)

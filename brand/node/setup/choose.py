@@ -160,16 +160,20 @@ def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
     return int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
 
 
-def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:
+def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory, nodes: Nodes = Nodes()) -> int:
     """Return roughly how many samples memory can hold in addition to those that an epoch of this order mixes.
 
-    `share` and `memory` as for `choose_order`. All samples if memory holds all; otherwise the rest of memory, rounded
-    down, so that a little more or less memory mostly gives the same number. Samples that an epoch holds there are not
-    cached for the next epoch.
+    `share`, `memory` and `nodes` as for `choose_order`. All samples if memory holds all; otherwise the rest of memory,
+    rounded down, so that a little more or less memory mostly gives the same number. Samples that an epoch holds there
+    are not cached for the next epoch. Of several nodes, each draws its part of these samples, and most of them come
+    from other nodes, which may fill a part of its memory only.
     """
     samples = samples_held(facts, share, memory)
-    if holds_all(samples, facts.samples):
+    if nodes.nodes == 1 and holds_all(samples, facts.samples):
         return facts.samples
     left = max(1, int(samples - order.policy.held(order.mapping)))
+    if nodes.nodes > 1:
+        remote = remote_bytes(nodes.remote, int(samples * facts.mean_bytes)) / facts.mean_bytes
+        left = max(1, min(left, int(remote * nodes.nodes / 2)))  # two windows at a time
     unit = 1 << max(0, left.bit_length() - 2)
     return left // unit * unit

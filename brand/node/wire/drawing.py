@@ -98,10 +98,11 @@ def as_begun(epoch: int) -> Announcement:
 
 
 def _rule(name: str, value: Any) -> RankRule:
-    from brand.orders.mixtures.member_ranks import MemberRanks  # a run of one data set does without
+    from brand.orders.batches.batch_ranks import BatchRanks  # most runs do without these
+    from brand.orders.mixtures.member_ranks import MemberRanks
 
     try:
-        return MemberRanks.from_json(value)
+        return BatchRanks.from_json(value) if "limits" in value else MemberRanks.from_json(value)
     except (ValueError, TypeError, LookupError) as error:
         raise ProtocolError(f"{name}: {error}") from None
 

@@ -28,7 +28,7 @@ from brand.orders.order import Order
 VERSION: Final = 11
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
-"""Largest body that a server accepts, in bytes, except for an ORDER with the bits or fractions of a subset."""
+"""Largest body that a server accepts, in bytes, except for an ORDER with a subset, and a BEGIN with lengths."""
 MAX_MESSAGE: Final = 8 << 20
 """Largest message between nodes in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
 MAX_SHARED_ORDER: Final = MAX_MESSAGE - (1 << 16)
@@ -168,7 +168,7 @@ def frame(kind: IntEnum, *parts: bytes | memoryview) -> bytes:
 
 
 def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: int = 0) -> tuple[Kind, int]:
-    """Return kind and length of the body, at most `limit` (an ORDER: `order_limit`). Raises `ProtocolError`."""
+    """Return kind and length of the body, at most `limit` (ORDER and BEGIN: `order_limit`). Raises `ProtocolError`."""
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:
         raise ProtocolError(
@@ -177,7 +177,7 @@ def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: in
         )
     if kind not in Kind.__members__.values():
         raise ProtocolError(f"unknown kind of message: {kind}")
-    limit = max(limit, order_limit) if kind == Kind.ORDER else limit
+    limit = max(limit, order_limit) if kind in (Kind.ORDER, Kind.BEGIN) else limit
     if length > limit:
         raise ProtocolError(f"a message of {length:,} bytes; the limit is {limit:,}")
     return Kind(kind), length

@@ -22,8 +22,12 @@ class RankRule(Protocol):
     def replicas(self) -> int:
         """The number of ranks."""
 
-    def ranks_of(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rank that draws each position of an epoch, same shape."""
+    @property
+    def reach(self) -> int:
+        """How far a rank draws positions out of their order: 0 if they ascend."""
+
+    def ranks_of(self, order: Any, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rank that draws each position of an epoch of an order, same shape."""
 
     def agrees_with(self, other: object) -> bool:
         """Whether both name the same rank at all positions that ranks still draw."""
@@ -35,17 +39,22 @@ class RankRule(Protocol):
 class EpochRanks(Reprs, shows="rule epoch"):
     """The ranks of the positions of one epoch by a rule."""
 
-    def __init__(self, rule: RankRule, epoch: int) -> None:
-        self.rule, self.epoch = rule, epoch
+    def __init__(self, rule: RankRule, order: Any, epoch: int) -> None:
+        self.rule, self._order, self.epoch = rule, order, epoch
         self._blocks: dict[int, NDArray[np.int64]] = {}
+
+    def prepare(self) -> None:
+        """Do the work that the first question would do, in another thread than the one that asks it."""
+        self.rule.ranks_of(self._order, self.epoch, np.arange(1))
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rank that draws each position, same shape."""
         first = int(positions[0]) // _BLOCK if len(positions) else 0
         if len(positions) != 1:
-            return self.rule.ranks_of(self.epoch, positions)
+            return self.rule.ranks_of(self._order, self.epoch, positions)
         if first not in self._blocks:
             if len(self._blocks) == _BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
-            self._blocks[first] = self.rule.ranks_of(self.epoch, np.arange(first * _BLOCK, (first + 1) * _BLOCK))
+            block = np.arange(first * _BLOCK, min((first + 1) * _BLOCK, self._order.draws))
+            self._blocks[first] = self.rule.ranks_of(self._order, self.epoch, block)
         return self._blocks[first][positions - first * _BLOCK]

@@ -54,7 +54,12 @@ class MemberRanks:
         for member, pattern in self.levels:
             check_number("member", member, 0, pattern.members - 1)
 
-    def ranks_of(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    @property
+    def reach(self) -> int:
+        """How far a rank draws positions out of their order: their positions ascend."""
+        return 0
+
+    def ranks_of(self, order: Any, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the rank that draws each position of an epoch of the member, same shape.
 
         Positions that no rank draws, because they are before `first` or never come, count as drawn in turn.

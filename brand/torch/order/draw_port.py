@@ -91,23 +91,28 @@ class DrawPort(Reprs, shows="name resolver"):
 
     def room(self, order: Order) -> int:
         """Return about how many samples the data server can hold in addition to those of the shuffle buffer."""
-        options = self.resolver.options
-        share = self.resolver.client.server().share if options.attached else None
-        return choose_room(facts_of(self.data), order, share, options.memory)
+        share, nodes = self._memory(1)
+        return choose_room(facts_of(self.data), order, share, self.resolver.options.memory, nodes)
 
     def _whole(self, seed: int, replicas: int | None, at_a_time: int) -> Order:
-        facts, options = facts_of(self.data), self.resolver.options
-        ranks = find_rank(None, None)[1] if replicas is None else replicas
+        share, nodes = self._memory(find_rank(None, None)[1] if replicas is None else replicas)
+        memory = self.resolver.options.memory
+        order = choose_order(facts_of(self.data), seed, self._option, share, memory, nodes, at_a_time)
+        if order.shares and share is not None and nodes.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
+            raise UsageError(_APART)
+        return order
+
+    def _memory(self, ranks: int) -> tuple[float | None, Nodes]:
+        """Return the fraction of the data in the memory of a running server, None if it is not started, and the nodes.
+
+        Raises the errors of a client.
+        """
+        options = self.resolver.options
         if options.attached:
             server = self.resolver.client.server()
-            nodes = Nodes(server.nodes, ranks, server.remote_share)
-            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes, at_a_time)
-            if order.shares and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
-                raise UsageError(_APART)
-            return order
+            return server.share, Nodes(server.nodes, ranks, server.remote_share)
         job = self.resolver.job
-        nodes = Nodes() if job is None else Nodes(job.nodes, ranks, options.peer_memory)
-        return choose_order(facts, seed, self._option, None, options.memory, nodes, at_a_time)
+        return None, Nodes() if job is None else Nodes(job.nodes, ranks, options.peer_memory)
 
     @property
     def client(self) -> Client | DirectClient:

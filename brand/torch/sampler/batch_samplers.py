@@ -29,7 +29,7 @@ from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
-from brand.torch.job.rank_groups import RankGroups
+from brand.torch.job.rank_groups import RankGroups, check_one_node
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
@@ -267,7 +267,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return self._upcoming.resume(lambda place, begun: trainer.place(epoch, place, left, size, begun=begun))
 
     def _deal(self) -> Dealing[PlannedSequence]:
-        """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
+        """Settle the ranks. Raises `UsageError` if a framework divides the batches."""
         refuse_trainer()
         loader = asking_loader()
         refuse_reordering(loader)
@@ -281,16 +281,13 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
                 f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
                 f"each rank its own. {unless_in_trainer(_PREPARE)} (docs/guides/frameworks.md)"
             )
-        if self._source.port.resolver.nodes > 1:
-            raise UsageError(
-                "data servers send each other the samples that ranks will fetch, and they cannot foresee planned "
-                "batches: train on one node, or fetch with a BrandSampler"
-            )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
         source, copies = rank_source(self.rank, self.num_replicas), self._groups.copies
         if copies > 1:
             source = ""
+            nodes = self._source.port.resolver.nodes
+            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), nodes)
         elif source:
             refuse_model_parallel()
         return Dealing(

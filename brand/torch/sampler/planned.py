@@ -7,6 +7,7 @@ get equally many, and any other number of ranks can continue from the number of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
-from brand.node.wire.messages import UNTOLD
+from brand.node.wire.messages import MAX_SHARED_ORDER, UNTOLD
 from brand.orders.base.tickets import tickets
+from brand.orders.batches.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -25,6 +27,11 @@ from brand.torch.sampler.positions import Dealing, SamplerIteration, rounds
 
 VERSION: Final = 1
 """Version of loader states."""
+_TOO_LARGE: Final = (
+    "the lengths of all samples take {size:,} bytes, and nodes send each other at most {most:,}: train on one node, or "
+    "make rows of one length at conversion (docs/guides/token-data.md)"
+)
+"""Error message for lengths of too many samples on several nodes."""
 _AHEAD: Final = 64
 """Batches whose ints are made together."""
 
@@ -87,10 +94,23 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
     def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return tickets(self._tag, epoch, positions)
 
-    def begin(self, epoch: int, position: int, copies: int) -> None:
-        """Announce to the server that all ranks draw positions from this one on, as no server can predict."""
-        announcement = Announcement(epoch, position, processes=UNTOLD, copies=copies)
-        self._port.announce(self.order, announcement, origin=self._origin)
+    def begin(self, epoch: int, batch: int, position: int, dealing: Dealing[PlannedSequence]) -> None:
+        """Announce to the server that ranks draw the batches from this one on. `position`: the lowest one of these.
+
+        To the server of a single node, all ranks are one. Servers of several nodes get the lengths, and plan the same
+        batches. Raises `UsageError` if the lengths are too large for that.
+        """
+        rule, ranks = None, (0, 1)
+        if self._port.resolver.nodes > 1:
+            ranks, rule = dealing.ranks, BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
+            if len(rule.lengths.text) > MAX_SHARED_ORDER:
+                raise UsageError(_TOO_LARGE.format(size=len(rule.lengths.text), most=MAX_SHARED_ORDER))
+        announcement = Announcement(epoch, position, *ranks, processes=UNTOLD, copies=dealing.copies)
+        self._port.announce(self.order, announcement, origin=self._origin, rule=rule)
+
+    @cached_property
+    def _shared_lengths(self) -> SampleLengths:
+        return SampleLengths(self._lengths)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """Return the state of a run that continues with a batch of an epoch."""
@@ -115,7 +135,7 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         self.start, self.count = start, rounds(len(of) - start, dealing.replicas, drop_last=dealing.drop_last)
         self.announced = self.count > 0
         if self.announced:
-            dealing.sequence.begin(epoch, of.batches.first_from(start), dealing.copies)
+            dealing.sequence.begin(epoch, start, of.batches.first_from(start), dealing)
         self.epoch, self._of = epoch, of
 
     @property

@@ -36,7 +36,7 @@ from brand.orders.base.joins import Join
 from brand.orders.base.owners import split_near
 from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows
 from brand.orders.base.rank_rule import EpochRanks
-from brand.orders.order import MAX_EPOCH
+from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 
 RANKS_S: Final = 1.0
@@ -109,7 +109,7 @@ class Epochs(Reprs, shows="lives"):
         if begin.times:
             self.features.begin(key)
             run.begin(client, EpochReader(epoch, begin), self._members.node)
-        division = division_of(run.order.draws, epoch, begin)
+        division = division_of(run.order, epoch, begin)
         live = entry.live
         if begin.front and begin.node == self._members.node:  # another server has answered its first draws
             entry.leave_unjudged()
@@ -140,9 +140,9 @@ class Epochs(Reprs, shows="lives"):
         if begins:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
-            if begin.rule is not None:  # other ranks may be a round of the mixture behind
-                start = first - begin.replicas
-            division = division_of(run.order.draws, epoch, replace(begin, start=max(start, begin.start)))
+            if begin.rule is not None:  # other ranks may be a round of the mixture, or two windows of batches, behind
+                start = first - max(begin.replicas, begin.rule.reach)
+            division = division_of(run.order, epoch, replace(begin, start=max(start, begin.start)))
             begun = EpochStart(division, begin.times)
         else:
             begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0)
@@ -195,7 +195,8 @@ class Epochs(Reprs, shows="lives"):
     def _ask(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
         self._asked |= {(key, joins)}
         # With `locality`, the rank of a position depends on all earlier ones.
-        return MakePlan(key, self.runs[key[0]].order, joins, in_windows=not self._planned_begin(key).division.batch)
+        division = self._planned_begin(key).division
+        return MakePlan(key, self.runs[key[0]].order, joins, in_windows=not division.batch, ruled=division.ruled)
 
     def windows_to_make(self) -> Iterator[MakeWindow]:
         """Yield the windows of plans that active epochs need next, each once."""
@@ -257,7 +258,7 @@ class Epochs(Reprs, shows="lives"):
             return begin
         begins = [reader.begin for reader in run.readers.values()]
         most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-        return EpochStart(division_of(run.order.draws, key[1], replace(most, start=0)), 0)
+        return EpochStart(division_of(run.order, key[1], replace(most, start=0)), 0)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
@@ -411,10 +412,10 @@ class Epochs(Reprs, shows="lives"):
         self.changes += 1
 
 
-def division_of(draws: int, epoch: int, begin: Begin) -> Division:
-    """Return the division of an epoch of that many positions among the ranks that begin it."""
-    ruled = None if begin.rule is None else EpochRanks(begin.rule, epoch)
-    return Division(draws, begin.start, begin.replicas, begin.batch, ruled=ruled)
+def division_of(order: Order, epoch: int, begin: Begin) -> Division:
+    """Return the division of the positions of an epoch among the ranks that begin it."""
+    ruled = None if begin.rule is None else EpochRanks(begin.rule, order, epoch)
+    return Division(order.draws, begin.start, begin.replicas, begin.batch, ruled=ruled)
 
 
 def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:

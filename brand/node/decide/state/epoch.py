@@ -408,7 +408,8 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def front(self) -> int:
         """Return the position before which the ranks of this node have asked for all that they will ask for."""
-        return self.progress.front(self.here)
+        front = self.progress.front(self.here)
+        return front if self.division.ruled is None else max(0, front - self.division.ruled.rule.reach)
 
     @property
     def is_drawn(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
+from brand.orders.base.rank_rule import EpochRanks
 from brand.orders.order import Order
 
 PIECE: Final = np.dtype(
@@ -83,6 +84,8 @@ class MakePlan:
     """Joins of the run with other runs in this epoch."""
     in_windows: bool = False
     """Whether the epoch takes its plan in windows, if the order has such."""
+    ruled: EpochRanks | None = field(default=None, compare=False)
+    """The ranks of its positions, if they are found by a rule, which takes time for planned batches."""
 
 
 @dataclass(frozen=True, slots=True)
