@@ -71,7 +71,7 @@ def lengths_of_text(text: str, kind: str, samples: int) -> SampleLengths:
     rows = np.frombuffer(packed, np.uint8).reshape(8, samples)
     values = np.ascontiguousarray(rows.T).view(kind).reshape(samples)
     if not (np.isfinite(values).all() and values.min(initial=0) >= -1):
-        raise ValueError("lengths of samples are numbers from 0 on, or -1 for samples that are never drawn")
+        raise ValueError("lengths of samples are numbers from 0 on, or -1 for samples that are never fetched")
     return SampleLengths(values)
 
 
