@@ -2,6 +2,7 @@
 
 order       the numbers that fix the order of every epoch; makes plans
 baselines   orders of other systems, to compare with
+batch_ranks the ranks that draw the positions of planned batches
 nextuse     the samples that a node draws again soonest
 places      the places at some positions of an epoch
 policies    the orders, each with its options

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.batches.batch_ranks import BatchRanks, SampleLengths
+from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy

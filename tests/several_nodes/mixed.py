@@ -16,7 +16,7 @@ import numpy as np
 from brand.node.memory.residents import MAX_LEASES
 from brand.node.wire.messages import AS_BEGUN, GOES_ON, UNTOLD
 from brand.node.wire.numbers import RunNumber
-from brand.orders.batches.batch_ranks import BatchRanks, SampleLengths
+from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from brand.orders.batches.batch_ranks import SampleLengths
+from brand.orders.batch_ranks import SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
 from tests.several_nodes.mixed import add_ranks, batch_ranks, check_end, mixed_walk

@@ -98,7 +98,7 @@ def as_begun(epoch: int) -> Announcement:
 
 
 def _rule(name: str, value: Any) -> RankRule:
-    from brand.orders.batches.batch_ranks import BatchRanks  # most runs do without these
+    from brand.orders.batch_ranks import BatchRanks  # most runs do without these
     from brand.orders.mixtures.member_ranks import MemberRanks
 
     try:

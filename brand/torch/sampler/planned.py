@@ -18,7 +18,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import MAX_SHARED_ORDER, UNTOLD
 from brand.orders.base.tickets import tickets
-from brand.orders.batches.batch_ranks import BatchRanks, SampleLengths
+from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.order import Order
 from brand.reprs import Reprs
