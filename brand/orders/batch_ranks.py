@@ -101,8 +101,18 @@ class BatchRanks:
         """How far a rank draws positions out of their order: a packed batch may take some of the window before it."""
         return 2 * self.limits.window
 
+    def check_fits(self, order: Order) -> None:
+        """Raise ValueError if a sample of the order has no length, or one that fits no batch."""
+        values, longest = self.lengths.values, self.limits.longest
+        if len(values) != order.samples:
+            raise ValueError(f"{len(values):,} lengths for an order of {order.samples:,} samples")
+        if order.ever is not None:
+            values = values[order.ever.mask]
+        if values.min() < 0 or (longest is not None and values.max() > longest):
+            raise ValueError(f"lengths from {values.min()} to {values.max()} in batches of at most {longest}")
+
     def ranks_of(self, order: Order, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rank that draws each position of an epoch, same shape. Raises ValueError."""
+        """Return the rank that draws each position of an epoch, same shape."""
         start = self.batch if epoch == self.epoch else 0
         table = _table(self.limits, self.lengths, order, epoch, start, self.replicas)
         found: NDArray[np.int64] = table[positions].astype(np.int64)
@@ -139,8 +149,6 @@ def _table(
     limits: BatchLimits, lengths: SampleLengths, order: Order, epoch: int, start: int, replicas: int
 ) -> NDArray[Any]:
     """Return the rank of each position of an epoch, whose first batch that is drawn is number `start`."""
-    if len(lengths.values) != order.samples:
-        raise ValueError(f"{len(lengths.values):,} lengths for an order of {order.samples:,} samples")
     batches = limits.batches(lengths.values[order.plan(epoch).sample_of], order.seed, epoch)
     ranks = ((np.arange(len(batches)) - start) % replicas).astype(index_dtype(replicas))
     table = np.empty(order.draws, ranks.dtype)

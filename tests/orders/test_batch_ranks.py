@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brand.orders.base.part import Subset
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from brand.orders.order import Order
@@ -97,5 +99,12 @@ def test_lengths_that_are_no_lengths_are_refused() -> None:
     for wrong in (np.array([1.0, np.nan]), np.array([3, -2])):
         with pytest.raises(ValueError, match=r"lengths of samples are numbers from 0 on"):
             BatchRanks.from_json(rule_of(wrong, 0, 2, size=3).to_json())
-    with pytest.raises(ValueError, match="2 lengths for an order of 5 samples"):
-        rule_of(np.array([1, 2]), 0, 2, size=3).ranks_of(order_of(5), 1, np.arange(5))
+    for lengths, why in (
+        ([1, 2], "2 lengths for an order of 5 samples"),
+        ([1, 2, 3, 4, 50], "lengths from 1 to 50 in batches of at most 40"),
+        ([1, 2, 3, 4, -1], "lengths from -1 to 4"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            rule_of(np.array(lengths), 0, 2, most=40).check_fits(order_of(5))
+    mask = np.array([True] * 4 + [False])
+    rule_of(np.array([1, 2, 3, 4, -1]), 0, 2, most=40).check_fits(replace(order_of(5), subset=Subset.of(mask)))

@@ -7,7 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from brand.orders.batch_ranks import SampleLengths
+from brand.errors import UsageError
+from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
 from tests.several_nodes.mixed import add_ranks, batch_ranks, check_end, mixed_walk
@@ -82,3 +83,15 @@ def test_undisturbed_ranks_get_every_sample_from_memory(lead: int, *, workers: b
     assert min(each.nodes.received for each in counters) > 60
     assert sum(each.draws.fetched for each in counters) == 4 * 64
     check_end(cluster)
+
+
+def test_a_rule_that_does_not_fit_its_order_is_refused() -> None:
+    """Of a client, before anything of the epoch is known; of another node as well."""
+    cluster = Cluster([96] * 24, 4, 60, 20, nodes=2, on_each=1, batch=4, order={}, homes={"run": []})
+    lengths = SampleLengths(np.arange(23))
+    rule = BatchRanks(BatchLimits(16, lengths.digest, size=4), lengths, 0, 0, 2)
+    world = cluster.worlds[0]
+    run = world.register(1)
+    with pytest.raises(UsageError, match="23 lengths for an order of 24 samples"):
+        world.begin(1, run, 0, rank=0, replicas=2, rule=rule)
+    assert not world.epochs()

@@ -26,6 +26,9 @@ class RankRule(Protocol):
     def reach(self) -> int:
         """How far a rank draws positions out of their order: 0 if they ascend."""
 
+    def check_fits(self, order: Any) -> None:
+        """Raise ValueError if the rule is not for runs with this order."""
+
     def ranks_of(self, order: Any, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rank that draws each position of an epoch of an order, same shape."""
 

@@ -59,6 +59,11 @@ class MemberRanks:
         """How far a rank draws positions out of their order: their positions ascend."""
         return 0
 
+    def check_fits(self, order: Any) -> None:
+        """Raise ValueError if epochs of the order have another length."""
+        if order.draws != self.draws:
+            raise ValueError(f"a member of {self.draws:,} positions an epoch, and its order has {order.draws:,}")
+
     def ranks_of(self, order: Any, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the rank that draws each position of an epoch of the member, same shape.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.state.account import Account
 from brand.node.decide.state.connected import ConnectedEpoch, ConnectedSingleReads
@@ -102,7 +103,12 @@ class Epochs(Reprs, shows="lives"):
             self._drop_later(key)
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
-        """Note that ranks of this node or of another one are about to draw."""
+        """Note that ranks of this node or of another one are about to draw. Raises `UsageError`."""
+        if begin.rule is not None:
+            try:
+                begin.rule.check_fits(self.runs[key[0]].order)
+            except ValueError as error:
+                raise UsageError(f"ranks of a run divide other positions than its order has: {error}") from None
         run, epoch, entry = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
