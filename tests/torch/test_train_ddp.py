@@ -46,3 +46,12 @@ def test_train_ddp(repository: Path, fashion_set: Path, nodes: int, ranks: int, 
     came = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) samples came", said)]
     assert len(came) == nodes * ranks
     assert (sum(came) > 0) == (nodes == 2), said
+
+
+def test_a_mixture_on_two_nodes(repository: Path, fashion_set: Path) -> None:
+    """The same script, with exact shares in every global batch."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    script = [str(repository / "examples" / "mixture.py"), str(fashion_set), str(fashion_set)]
+    said = run([[*torchrun, f"--node-rank={node}", *where, *script] for node in range(2)])
+    assert re.findall(r"shares \[\((\d+), (\d+)\)\]", said) == [("70", "30")] * 2
