@@ -97,6 +97,11 @@ class BatchRanks:
             raise ValueError("the batches are of other lengths")
 
     @property
+    def since(self) -> int:
+        """A number that grows with the epoch and the batch at which the ranks began."""
+        return self.epoch * (MAX_POSITIONS + 1) + self.batch
+
+    @property
     def reach(self) -> int:
         """How far a rank draws positions out of their order: a packed batch may take some of the window before it."""
         return 2 * self.limits.window

@@ -42,6 +42,8 @@ class MixedRank:
     samples: int
     """Positions of an epoch of the mixture."""
     start: int = 0
+    changes: dict[int, list[float]] = field(default_factory=dict)
+    """Other weights from the beginning of an epoch on, which ranks say before they begin it."""
     workers: bool = False
     """Whether the second clients continue with epochs, as worker processes do that do not know the rule."""
     name: str = "run"
@@ -77,7 +79,10 @@ class MixedRank:
     @property
     def order(self) -> MixedOrder:
         orders = [self.world.runs[run].order for run in self.runs]
-        return MixedOrder.of(orders, self.samples, 5, self.weights)
+        order = MixedOrder.of(orders, self.samples, 5, self.weights)
+        for epoch, weights in self.changes.items():
+            order = order.with_weights(weights, epoch, 0) if epoch <= self.epoch else order
+        return order
 
     @property
     def waits(self) -> bool:
@@ -104,7 +109,7 @@ class MixedRank:
         goes_on = self.start == 0 and self.epoch > 0
         for member, (come, size) in enumerate(zip(order.counts(self.epoch, self.start), order.sizes, strict=True)):
             self.begun[member], at = divmod(come, size)
-            processes = GOES_ON if goes_on else 1
+            processes = GOES_ON if goes_on and self.epoch not in self.changes else 1
             facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": processes}
             facts["rule"] = self.rule(member)
             self.world.begin(self.clients(member)[0], self.runs[member], self.begun[member], at, **facts)
@@ -203,14 +208,16 @@ class MixedWalk(Walk):
         else:
             members = [base | {"seed": 1}, base | {"seed": 2, "part": rng.choice([2, -2, -5])}]
             weights = [1.0, rng.choice([0.3, 1.0, 2.0])]
-        samples = rng.randint(10, 2 * count)
+        samples = rng.choice([rng.randint(10, 30), rng.randint(10, 2 * count)])
         self.cluster = Cluster(
             *(sizes, chunk_size, pages, max(8, pages // rng.choice([2, 4])), nodes, on_each, 1, base),
             depth=rng.randint(1, 3),
             homes={"run": []},
         )
         start = 0 if rng.random() < 0.7 else rng.randrange(samples)
-        add_ranks(self.cluster, members, weights, samples, rng.randint(1, 5), start, workers=rng.random() < 0.5)
+        changes = {rng.randint(1, 2): [rng.choice([0.5, 1.0, 3.0]) for _ in members]} if rng.random() < 0.5 else {}
+        batch, workers = rng.randint(1, 5), rng.random() < 0.5
+        add_ranks(self.cluster, members, weights, samples, batch, start, workers=workers, changes=changes)
         self.restarts, self.fetches = rng.choice([0.0, 0.0, 0.004]), 0.0
         self.lead, self.cuts = rng.choice([1, 1, 2, 20]), True
         self.trouble, self.slow = rng.choice([0.0, 0.0, 0.02, 0.1]), rng.choice([0.0, 0.02, 0.1])
@@ -230,6 +237,7 @@ def add_ranks(
     start: int = 0,
     *,
     workers: bool = False,
+    changes: dict[int, list[float]] | None = None,
 ) -> list[MixedRank]:
     """Have ranks on every node draw a mixture of these orders."""
     assert len(members) <= MOST_MEMBERS
@@ -238,7 +246,7 @@ def add_ranks(
     for rank in range(ranks):
         client = CLIENT + 2 * MOST_MEMBERS * (rank % cluster.on_each)
         where = cluster.worlds[rank // cluster.on_each], client, rank, ranks, batch, members, weights, samples
-        found.append(MixedRank(*where, start=start, workers=workers))
+        found.append(MixedRank(*where, start=start, changes=changes or {}, workers=workers))
         found[-1].register()
     cluster.ranks = found  # type: ignore[assignment]
     return found

@@ -14,7 +14,7 @@ from tests.rounds import Chance, rounds
 from tests.several_nodes.mixed import add_ranks, batch_ranks, check_end, mixed_walk
 from tests.several_nodes.world import Cluster
 
-WALKS, STEPS = 12, 350
+WALKS, STEPS = 12, 450
 
 
 @pytest.mark.slow
@@ -95,3 +95,11 @@ def test_a_rule_that_does_not_fit_its_order_is_refused() -> None:
     with pytest.raises(UsageError, match="23 lengths for an order of 24 samples"):
         world.begin(1, run, 0, rank=0, replicas=2, rule=rule)
     assert not world.epochs()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 13, 36])
+def test_ranks_that_come_late_to_other_weights_are_not_refused(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Walks that found faults: ranks of a node began with new weights while others still had the old ones."""
+    caplog.set_level(logging.CRITICAL)
+    mixed_walk(seed, 600)

@@ -158,8 +158,12 @@ class Begin:
         """Return why the ranks of this begin and of another begin of the epoch cannot draw together; None if they can.
 
         Ranks that have begun the epoch more often than others may be a step ahead of these, so the two do not conflict.
+        Nor do ranks with a later rule, to which the others will come.
         """
+        rules = self.rule, other.rule
         if self.times != other.times or self.same_as(other):
+            return None
+        if rules[0] is not None and rules[1] is not None and rules[0].since != rules[1].since:
             return None
         return (
             f"nodes {self.node} and {other.node} disagree: node {self.node} begins epoch {epoch} at position "

@@ -23,6 +23,10 @@ class RankRule(Protocol):
         """The number of ranks."""
 
     @property
+    def since(self) -> int:
+        """A number that grows with the position from which the ranks draw: a later rule replaces an earlier one."""
+
+    @property
     def reach(self) -> int:
         """How far a rank draws positions out of their order: 0 if they ascend."""
 

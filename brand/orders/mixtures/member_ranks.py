@@ -55,6 +55,11 @@ class MemberRanks:
             check_number("member", member, 0, pattern.members - 1)
 
     @property
+    def since(self) -> int:
+        """The position of the outermost mixture at which the ranks began."""
+        return self.first
+
+    @property
     def reach(self) -> int:
         """How far a rank draws positions out of their order: their positions ascend."""
         return 0

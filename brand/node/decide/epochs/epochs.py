@@ -24,7 +24,7 @@ from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTa
 from brand.node.decide.state.features import Features
 from brand.node.decide.state.instructions import MakePlan, MakeWindow
 from brand.node.decide.state.members import Members, SampleLimits
-from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
+from brand.node.decide.state.runs import EpochReader, EpochStart, Run, Runs
 from brand.node.decide.state.single_reads import WindowedSingleReads
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.windowed import WindowedEpoch
@@ -36,7 +36,7 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.base.owners import split_near
 from brand.orders.base.plan import EpochPlan, OpenReads, PeerRequests, PlanWindow, PlanWindows
-from brand.orders.base.rank_rule import EpochRanks
+from brand.orders.base.rank_rule import EpochRanks, RankRule
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 
@@ -91,9 +91,9 @@ class Epochs(Reprs, shows="lives"):
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
             run.conduct.on_begin(said.drawer, announced.processes, again=again, in_group=announced.copies > 1)
-        elif said.rule is not None:  # worker processes may have continued with this epoch by an earlier rule
-            begins = [begin for begin in run.begins(announced.epoch) if begin.node == node]
-            here = max([here, *(begin.times for begin in begins if not said.rule.agrees_with(begin.rule))])
+        elif said.rule is not None:
+            mine = before.begin.rule if before is not None and before.epoch == announced.epoch else None
+            here = self._times_before(self.lives.get(key), said.rule, here, again=said.rule.agrees_with(mine))
         times = max(here, 1) if goes_on else here + 1
         draws, replicas = run.order.draws, max(1, announced.replicas)
         start, front = min(announced.position, draws), min(announced.front, draws)
@@ -101,6 +101,28 @@ class Epochs(Reprs, shows="lives"):
         self.begin(said.client, key, begin if as_begun is None else replace(as_begun, times=times, front=front))
         if before is not None and announced.epoch < before.epoch:
             self._drop_later(key)
+
+    def _times_before(self, entry: EpochEntry | None, rule: RankRule, here: int, *, again: bool) -> int:
+        """Return how often the ranks of a client have begun an epoch before they begin it with a rule.
+
+        Ranks that begin by another rule begin it once more than all before them, also those that have continued with
+        it. Others then begin it as often. `here`: how often the client has begun it; `again`: by this rule.
+        """
+        start = None if entry is None else entry.last_begin
+        if again or start is None or start.division.ruled is None:
+            return here
+        same = rule.agrees_with(start.division.ruled.rule)
+        return max(here, start.times - 1 if same else start.times)
+
+    def _is_late(self, run: Run, begin: Begin, last: EpochStart | None) -> bool:
+        """Whether ranks begin an epoch by a rule that others have replaced, or less often than others have begun it."""
+        if begin.rule is None or last is None or last.division.ruled is None:
+            return False
+        since, latest = begin.rule.since, last.division.ruled.rule.since
+        if since == latest:
+            return begin.times < last.times
+        rules = [reader.begin.rule for reader in run.readers.values()]
+        return since < latest and any(rule is not None and rule.since >= latest for rule in rules)
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
         """Note that ranks of this node or of another one are about to draw. Raises `UsageError`."""
@@ -119,7 +141,11 @@ class Epochs(Reprs, shows="lives"):
         live = entry.live
         if begin.front and begin.node == self._members.node:  # another server has answered its first draws
             entry.leave_unjudged()
-        if live is None:
+        if self._is_late(run, begin, entry.last_begin):
+            if live is not None:
+                live.note_start(begin.start)
+                live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
+        elif live is None:
             times = max(begin.times, 0 if entry.begin is None else entry.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
             if isinstance(entry.stage, PlanReady):

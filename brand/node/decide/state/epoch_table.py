@@ -206,6 +206,11 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         return begin if begin is not None and begin.times else None
 
     @property
+    def last_begin(self) -> EpochStart | None:
+        """How ranks have begun the epoch last, whether it is active or not. None if none has, or if it was dropped."""
+        return self.begin if self.live is None else self.live.begin
+
+    @property
     def wanted_begin(self) -> EpochStart | None:
         """How the epoch will begin once its plan is made. None if it is only read ahead."""
         return self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay) else None
