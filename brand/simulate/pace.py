@@ -88,7 +88,7 @@ def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Mach
     exact_s = machine.storage.seconds(exact, exact_reads)
     network_s = came / machine.network_bytes_per_s
     first = np.arange(per_epoch) * run.batch * run.ranks
-    batch = np.minimum(len(run.sizes) - first, run.batch * run.ranks) / run.ranks  # the last batch may be short
+    batch = np.minimum(run.draws - first, run.batch * run.ranks) / run.ranks  # the last batch may be short
     decode_s = np.tile(batch * run.ranks / nodes * machine.decode_s / machine.threads, len(epochs))
     train_s = np.tile(batch / machine.train_per_s, len(epochs))
     reads = [each.in_turn(seconds) for each, seconds in ((from_storage, storage_s), (from_cache, cache_s))]

@@ -74,16 +74,24 @@ class SimulatedRun:
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
     """Bytes in flight that keep the storage busy (`brand.storage.profile.profile.busy_bytes`)."""
+    gap_bytes: int = 1 << 40
+    """Larger gaps between the samples of a subset are not read (`brand.storage.profile.profile.gap_bytes`)."""
     connected: bool = True
     """Whether the servers of the nodes are connected. If not, each of them reads what its own ranks draw."""
     placement: Placement = "auto"
     """Placement of the cache folders."""
     epochs: int | None = None
     """Epochs of the run. The placement `frequency` needs them."""
+    num_samples: int | None = None
+    """Draws of an epoch of a sampler with a subset or weights (`brand.simulate.drawing`). None: each sample once."""
+
+    @property
+    def draws(self) -> int:
+        return len(self.sizes) if self.num_samples is None else self.num_samples
 
     @property
     def iterations(self) -> int:
-        return -(-len(self.sizes) // (self.batch * self.ranks))
+        return -(-self.draws // (self.batch * self.ranks))
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(drawer_of(np.arange(self.ranks), self.nodes, self.ranks) == node).tolist())
