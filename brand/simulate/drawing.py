@@ -2,8 +2,9 @@
 
 Such a sampler draws a few orders at a time (`brand.node.setup.weighted`). They share the memory, and one reads samples
 that others draw, so the reads do not follow from each plan alone, as in `running`. Here the ranks draw one batch after
-the other. Each read ends at once, and the server reads as far ahead as its memory allows. A read counts for the
-epoch that first draws one of its samples.
+the other. Each read ends at once, and the server reads as far ahead as its memory allows. So the reads of an epoch are
+those of `ds.stats()`: without reads that the epoch before has made for it, and with those for the next epoch. The clock
+counts a read when it is needed.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class _PlayedServer(Reprs, shows="_state"):
         self._runs = [self._register(each) for each in order.orders if isinstance(each, Order)]
         self._begun = [_NEVER] * len(self._runs)
         """The last epoch of each order that has begun."""
+        self._choices: list[ChooseCached] = []
+        """Choices that the planner has not made yet."""
         self._leases: list[Lease] = []
         """Answers to draws, until these are released."""
         self._reads: list[NDArray[np.int64]] = []
@@ -82,11 +85,14 @@ class _PlayedServer(Reprs, shows="_state"):
         """Freed pages, bytes of direct reads and direct reads of each iteration, shape (iterations, 3)."""
         self._kept: list[int] = []
         """Pages of the cached samples before each epoch."""
+        self._read_before: list[int] = []
+        """Pieces of reads before each epoch."""
 
     def play(self, epoch: int) -> None:
         """Have the ranks draw an epoch."""
         run, begin = self._run, len(self._draws)
         self._kept.append(self._residents.kept_pages)
+        self._read_before.append(self._pieces)
         drawn = self._order.draws(epoch, np.arange(self._order.samples))
         if self._begun[0] == _NEVER:
             counts = self._order.counts(epoch, 0)
@@ -101,19 +107,19 @@ class _PlayedServer(Reprs, shows="_state"):
         """Return the work of each epoch that was played."""
         run, allocator = self._run, self._residents.pool.allocator
         page, none = allocator.page, np.zeros(run.iterations, np.int64)
+        reads = np.diff(self._read_before, append=self._pieces)
         due, found = np.full(self._pieces, len(self._draws)), []
         for iteration, pieces in reversed(self._due):
             due[pieces] = iteration
         size, pages, span, samples = np.concatenate([np.zeros((4, 0), np.int64), *self._reads], axis=1)
-        for number, kept in enumerate(self._kept):
-            begin = number * run.iterations
-            mine = (due >= begin) & (due < begin + run.iterations)
+        for number, (kept, first, count) in enumerate(zip(self._kept, self._read_before, reads.tolist(), strict=True)):
+            begin, mine = number * run.iterations, slice(first, first + count)
             freed, direct_bytes, direct = self._draws[begin : begin + run.iterations].T
             found.append(
                 EpochWork(
                     read_sizes=size[mine],
                     read_pages=pages[mine],
-                    from_cache=np.zeros(np.count_nonzero(mine), np.bool_),
+                    from_cache=np.zeros(count, np.bool_),
                     due=due[mine] - begin,
                     freed_pages=freed,
                     received_bytes=none,
@@ -169,10 +175,16 @@ class _PlayedServer(Reprs, shows="_state"):
             pass
 
     def _step(self) -> bool:
-        """Do everything that the server can do now. Return whether a read has started."""
-        before = self._pieces
+        """Do everything that the server can do now. Return whether that was anything.
+
+        The first reads start while the planner chooses the cached samples.
+        """
+        before, choices = self._pieces, self._choices
+        self._choices = []
         self._do(self._state.step(self._now_s, {}))
-        return self._pieces > before
+        for choice in choices:
+            self._tell(KeptChosen(choice.number, choice.kept(self._residents.pages_of)))
+        return self._pieces > before or bool(choices)
 
     def _tell(self, stimulus: Stimulus) -> None:
         self._do(self._state.handle(stimulus, self._now_s))
@@ -184,8 +196,8 @@ class _PlayedServer(Reprs, shows="_state"):
                     self._tell(make_plan(instruction))
                 case MakeWindow():
                     self._tell(make_window(instruction))
-                case ChooseCached(number):
-                    self._tell(KeptChosen(number, instruction.kept(self._residents.pages_of)))
+                case ChooseCached():
+                    self._choices.append(instruction)
                 case Read():
                     self._count(instruction)
                     self._tell(ReadEnded(instruction))

@@ -166,6 +166,8 @@ def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Re
     due, after = np.concatenate(dues), np.concatenate(afters)
     size = np.concatenate([work.read_sizes for works in nodes for work in works])
     cached = np.concatenate([work.from_cache for works in nodes for work in works])
+    needed = due < per_epoch * len(nodes[0])  # the last epoch may read ahead for one that is not simulated
+    due, after, size, cached = due[needed], after[needed], size[needed], cached[needed]
     if not cached.any():
         return _merged(due, after, size), _merged(*np.empty((3, 0), np.int64))
     return _merged(due[~cached], after[~cached], size[~cached]), _merged(due[cached], after[cached], size[cached])

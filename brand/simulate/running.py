@@ -108,7 +108,7 @@ class EpochWork:
     from_cache: Mask
     """Whether each read is a read of the cache folder, shape (reads,)."""
     due: NDArray[np.int64]
-    """The iteration that first needs each read, shape (reads,)."""
+    """The iteration that first needs each read, shape (reads,). Those of a later epoch follow those of this one."""
     freed_pages: NDArray[np.int64]
     """Pages of samples of this epoch that the draws of each iteration free, shape (iterations,)."""
     received_bytes: NDArray[np.int64]

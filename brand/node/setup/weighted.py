@@ -74,7 +74,7 @@ def weighted_order(
     held = -(-sum(len(each.samples) for each in found) // order.samples)
     own = order if held <= 1 else order_of(held)
     orders = tuple(
-        replace(own, seed=numbered_seed(order.seed, number), subset=each.samples, times=each.times)
+        replace(of_subset(own, each.samples), seed=numbered_seed(order.seed, number), times=each.times)
         for number, each in enumerate(found)
     )
     return MixedOrder.of(orders, draws, order.seed, tuple(float(each.draws) for each in found)), expected
