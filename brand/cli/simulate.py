@@ -216,8 +216,8 @@ def _weights(text: str | None, data: Data) -> Any:
         try:
             with storage_errors(Path(text), "cannot read"):
                 return np.load(text)
-        except ValueError as error:
-            raise UsageError(f"--weights {text}: {error}") from None
+        except ValueError:
+            raise UsageError(f"--weights {text}: this is no file of NumPy with a number for each sample") from None
     found, classes = dict[str | int, float](), (data.stored and data.stored.classes) or []
     for each in text.split(","):
         name, _, weight = each.strip().rpartition("=")
