@@ -169,7 +169,6 @@ def test_weights_and_a_subset_of_a_data_set(photos_set: Path, tmp_path: Path) ->
     ("wrong", "cure"),
     [
         (("--weights", "equal"), "give balanced, a file FILE.npy"),
-        (("--weights", "none.npy"), "cannot read none.npy"),
         (("--weights", "animals=1"), "weights= has nothing for 4 classes"),
         (("--weights", "balanced", "--nodes", "2"), "leave out --nodes"),
         (("--subset", "label < 3", "--cache", "1GB"), "leave out --cache"),

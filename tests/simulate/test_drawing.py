@@ -1,4 +1,4 @@
-"""The simulated reads of a sampler with a subset or weights are those of a real server that a real sampler draws from."""
+"""The simulated reads of a sampler with a subset or weights are those of a real server."""
 
 from __future__ import annotations
 

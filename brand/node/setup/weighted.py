@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.part import Subset
+from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.mixtures.mixed_order import MixedOrder, numbered_seed
 from brand.orders.mixtures.weights import MAX_TIMES, expectations, members_of
 from brand.orders.order import Order
@@ -32,7 +32,7 @@ def as_subset(data: Catalogue, subset: Any) -> Subset | None:
     return None if mask.all() else Subset.of(mask)
 
 
-def of_subset(order: Order, subset: Subset | None) -> Order:
+def of_subset(order: Order, subset: Subset | RandomSubset | None) -> Order:
     """Return an order of a subset. Raises `UsageError` if its policy draws all samples only."""
     if subset is not None and order.policy.no_part is not None:
         raise UsageError(order.policy.no_part)
