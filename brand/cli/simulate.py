@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
+import numpy as np
 from click.core import ParameterSource
 
 from brand.chunker.plan.plan import Layout, chunk_samples
@@ -18,6 +19,7 @@ from brand.cli.jobs import JobsQuery, show_jobs
 from brand.cli.output import duration, echo, empty_figure, new_table, print_json, save_figure, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
+from brand.formats.publish import storage_errors
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.memory import check_unit, parse_size
 from brand.orders import Slots, StorageOrder, Stripes, Uniform
@@ -27,6 +29,7 @@ from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import MOVES, Case, Data, Prediction, Price, Servers, answer, data_of, imagine
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.weighting import BALANCED
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
@@ -86,6 +89,9 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
 @click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
 @click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
+@click.option("--subset", metavar="EXPRESSION", help='With DST: samples to fetch, such as "label < 10".')
+@click.option("--weights", metavar="WEIGHTS", help="With DST: balanced, FILE.npy, or weights of classes: cat=3,dog=1.")
+@click.option("--num-samples", type=click.IntRange(1), help="With --weights: samples of an epoch. Default: as in DST.")
 @click.option("--train", type=click.FloatRange(0, min_open=True), help="Samples that one rank trains in a second.")
 @click.option("--decode", type=click.FloatRange(0), default=0.0, help="Milliseconds that one thread decodes a sample.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a node that decode.")
@@ -122,6 +128,8 @@ def simulate(
     The simulator makes the decisions of a data server, with the real plan and the real sizes. Only the time is a model.
     Several values of an option, separated by commas, make a row each.
 
+    With --subset or --weights, it predicts the epochs of BrandSampler(subset=..., weights=..., num_samples=...).
+
     With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
     JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,subset=0.1 of
     the samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
@@ -136,8 +144,9 @@ def simulate(
         raise UsageError("--policies and --decoded-memory belong to jobs: give --job, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
+    _check_draws(dst, given)
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
-    cases = _cases(dst, given)
+    cases = _cases(dst, given, _weights(given["weights"], data))
     rows = [_CaseRow(case, named, answer(data, case)) for case, named in cases]
     if as_json:
         facts = [_facts(row, price) for row in rows]
@@ -187,7 +196,42 @@ def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any])
     return JobsQuery(jobs, chosen, memories, given["decoded_memory"], given["decode"] / 1000, given["epochs"])
 
 
-def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
+def _check_draws(dst: Path | str | None, given: dict[str, Any]) -> None:
+    """Raise `UsageError` if the simulator cannot know the fetches of a subset or of weights."""
+    used = [f"--{name}" for name in ("subset", "weights") if given[name] is not None]
+    if given["num_samples"] and given["weights"] is None:
+        raise UsageError("--num-samples belongs to weights: give --weights, too")
+    if used and dst is None:
+        raise UsageError(f"{used[0]} needs the columns of a data set: give one in place of --samples and --mean-bytes")
+    for name, one in ("nodes", "1"), ("cache", "0"):
+        if used and (given[name] or one) != one:
+            raise UsageError(f"{used[0]} is simulated for one node without a cache folder: leave out --{name}")
+
+
+def _weights(text: str | None, data: Data) -> Any:
+    """Return weights as a `BrandSampler` takes them."""
+    if text is None or text == BALANCED:
+        return text
+    if text.endswith(".npy"):
+        try:
+            with storage_errors(Path(text), "cannot read"):
+                return np.load(text)
+        except ValueError:
+            raise UsageError(f"--weights {text}: this is no file of NumPy with a number for each sample") from None
+    found, classes = dict[str | int, float](), (data.stored and data.stored.classes) or []
+    for each in text.split(","):
+        name, _, weight = each.strip().rpartition("=")
+        try:
+            found[int(name) if name.isdecimal() and name not in classes else name] = float(weight)
+        except ValueError:
+            raise UsageError(
+                f"--weights {text}: give {BALANCED}, a file FILE.npy with a number for each sample, or a number for "
+                "each class as in cat=3,dog=1"
+            ) from None
+    return found
+
+
+def _cases(dst: Path | str | None, given: dict[str, Any], weights: Any) -> list[tuple[Case, dict[str, str]]]:
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
     storages = _values("storage", given, None, lambda text: storage_named(text, "--storage")) or [_default_storage(dst)]
@@ -216,10 +260,12 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
         machine = Machine(storage[1], cache_storage, network, train, given["decode"] / 1000, given["threads"])
         same = {name: given[name] for name in ("ranks", "batch", "epochs")}
         same |= {"nodes": count[1], "servers": server[1], "placement": placement[1]}
+        same |= {"subset": given["subset"], "weights": weights, "num_samples": given["num_samples"]}
         case = Case(machine, memory[1], cache=cache[1], order=chosen, **same)
         named = {"memory": memory, "cache": cache, "storage": storage, "order": order}
         named |= {"stripe": stripe, "nodes": count, "servers": server, "placement": placement}
-        cases.append((case, {name: each[0] for name, each in named.items()}))
+        drawn = {name: given[name] for name in ("subset", "weights") if given[name] is not None}
+        cases.append((case, {name: each[0] for name, each in named.items()} | drawn))
     return cases
 
 

@@ -2,6 +2,7 @@
 
 whatif     the time and the reads of a training, for each storage and memory that a user asks about
 running    the work of each node in each epoch
+drawing    the work of a server whose ranks draw a subset or have weights
 alone      the contents of a server that is alone, through an epoch
 pace       the clock of a node
 storages   the time that a storage takes to read

@@ -88,7 +88,7 @@ def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Mach
     exact_s = machine.storage.seconds(exact, exact_reads)
     network_s = came / machine.network_bytes_per_s
     first = np.arange(per_epoch) * run.batch * run.ranks
-    batch = np.minimum(len(run.sizes) - first, run.batch * run.ranks) / run.ranks  # the last batch may be short
+    batch = np.minimum(run.draws - first, run.batch * run.ranks) / run.ranks  # the last batch may be short
     decode_s = np.tile(batch * run.ranks / nodes * machine.decode_s / machine.threads, len(epochs))
     train_s = np.tile(batch / machine.train_per_s, len(epochs))
     reads = [each.in_turn(seconds) for each, seconds in ((from_storage, storage_s), (from_cache, cache_s))]
@@ -166,6 +166,8 @@ def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Re
     due, after = np.concatenate(dues), np.concatenate(afters)
     size = np.concatenate([work.read_sizes for works in nodes for work in works])
     cached = np.concatenate([work.from_cache for works in nodes for work in works])
+    needed = due < per_epoch * len(nodes[0])  # the last epoch may read ahead for one that is not simulated
+    due, after, size, cached = due[needed], after[needed], size[needed], cached[needed]
     if not cached.any():
         return _merged(due, after, size), _merged(*np.empty((3, 0), np.int64))
     return _merged(due[~cached], after[~cached], size[~cached]), _merged(due[cached], after[cached], size[cached])

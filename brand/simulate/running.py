@@ -74,16 +74,24 @@ class SimulatedRun:
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
     """Bytes in flight that keep the storage busy (`brand.storage.profile.profile.busy_bytes`)."""
+    gap_bytes: int = 1 << 40
+    """Larger gaps between the samples of a subset are not read (`brand.storage.profile.profile.gap_bytes`)."""
     connected: bool = True
     """Whether the servers of the nodes are connected. If not, each of them reads what its own ranks draw."""
     placement: Placement = "auto"
     """Placement of the cache folders."""
     epochs: int | None = None
     """Epochs of the run. The placement `frequency` needs them."""
+    num_samples: int | None = None
+    """Draws of an epoch of a sampler with a subset or weights (`brand.simulate.drawing`). None: each sample once."""
+
+    @property
+    def draws(self) -> int:
+        return len(self.sizes) if self.num_samples is None else self.num_samples
 
     @property
     def iterations(self) -> int:
-        return -(-len(self.sizes) // (self.batch * self.ranks))
+        return -(-self.draws // (self.batch * self.ranks))
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(drawer_of(np.arange(self.ranks), self.nodes, self.ranks) == node).tolist())
@@ -100,7 +108,7 @@ class EpochWork:
     from_cache: Mask
     """Whether each read is a read of the cache folder, shape (reads,)."""
     due: NDArray[np.int64]
-    """The iteration that first needs each read, shape (reads,)."""
+    """The iteration that first needs each read, shape (reads,). Those of a later epoch follow those of this one."""
     freed_pages: NDArray[np.int64]
     """Pages of samples of this epoch that the draws of each iteration free, shape (iterations,)."""
     received_bytes: NDArray[np.int64]

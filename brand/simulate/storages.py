@@ -23,6 +23,7 @@ from brand.storage.profile.profile import (
     Profile,
     bandwidth,
     busy_bytes,
+    gap_bytes,
     is_assumed,
     load_profile,
     stripe_bytes,
@@ -41,6 +42,10 @@ class Storage(Protocol):
     def stripe_bytes(self) -> int: ...
     @property
     def busy_bytes(self) -> int: ...
+    def gap_bytes(self, read_bytes: float) -> int:
+        """Return the bytes that are read in the time of one more read of `read_bytes`, as a server assumes."""
+        ...
+
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the seconds for `size` bytes in `operations` operations, many in flight, same shape."""
         ...
@@ -62,6 +67,9 @@ class StorageLimits:
     def busy_bytes(self) -> int:
         return 0
 
+    def gap_bytes(self, read_bytes: float) -> int:
+        return gap_bytes(None, read_bytes)
+
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(size / self.bytes_per_s, operations / self.operations_per_s)
 
@@ -82,6 +90,9 @@ class Measured:
     def busy_bytes(self) -> int:
         """Bytes of the largest number of parallel reads of that size that still adds bandwidth."""
         return busy_bytes(self.profile)
+
+    def gap_bytes(self, read_bytes: float) -> int:
+        return gap_bytes(self.profile, read_bytes)
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         return size / bandwidth(self.profile, size / np.maximum(operations, 1.0))

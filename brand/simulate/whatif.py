@@ -8,8 +8,9 @@ of a pool. Its figures are multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,12 @@ from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
+from brand.node.setup.weighted import as_subset, of_subset, weighted_order
 from brand.orders.baselines import Pool
+from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
+from brand.simulate.drawing import work_of_draws
 from brand.simulate.pace import EpochTimes, Machine, pace
 from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
@@ -43,6 +47,8 @@ class Data:
     """Stored sizes by place, shape (samples,)."""
     samples: int
     """Samples of the data set. If it has more than `sizes`, these represent equal sections of it."""
+    stored: StoredDataSet | None = None
+    """The data set. None if it is imagined."""
 
     @property
     def parts(self) -> float:
@@ -58,7 +64,7 @@ def data_of(stored: StoredDataSet) -> Data:
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
         raise UsageError(f"{stored.name} is the partition of node {stored.share.node} of {stored.share.nodes}: {whole}")
-    return Data(facts_of(stored), stored_sizes(stored), len(stored))
+    return Data(facts_of(stored), stored_sizes(stored), len(stored), stored)
 
 
 def imagine(samples: int, mean_bytes: float, sigma: float, chunk_size: int) -> Data:
@@ -99,6 +105,12 @@ class Case:
     batch: int = 256
     epochs: int = 3
     seed: int = 0
+    subset: str | None = None
+    """The samples that a `BrandSampler(subset=...)` fetches. They, and weights, need a data set, and one node."""
+    weights: Any = None
+    """As `BrandSampler(weights=...)` takes them."""
+    num_samples: int | None = None
+    """Samples of an epoch with weights."""
 
     @property
     def connected(self) -> bool:
@@ -187,7 +199,12 @@ def answer(data: Data, case: Case) -> Prediction:
     if isinstance(option, Pool):
         option = Pool(max(1, round(option.chunks / data.parts)))
     cluster = Nodes(case.nodes if case.connected else 1, ranks, case.peer_memory)
-    order = choose_order(facts, case.seed, option, None, memory, cluster)
+
+    def order_of(at_a_time: int) -> Order:
+        return choose_order(facts, case.seed, option, None, memory, cluster, at_a_time)
+
+    order = order_of(1)
+    mixed = None if data.stored is None else _mixed(data.stored, case, order, order_of)
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
     memories, nodes = (memory, case.peer_memory), (case.nodes, ranks)
     run = SimulatedRun(
@@ -202,8 +219,11 @@ def answer(data: Data, case: Case) -> Prediction:
         connected=case.connected,
         placement=case.placement,
         epochs=case.epochs,
+        gap_bytes=case.machine.storage.gap_bytes(facts.mean_bytes),
+        num_samples=None if mixed is None else mixed.samples,
     )
-    works = list(work_of(run, range(case.epochs)))
+    epochs = range(case.epochs)
+    works = list(work_of(run, epochs)) if mixed is None else work_of_draws(run, mixed, epochs)
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
     counts = [_sum(epoch) for epoch in works]
     later = counts[-1] if case.connected else _mean(counts[1:])
@@ -216,6 +236,16 @@ def answer(data: Data, case: Case) -> Prediction:
         paces,
         later.times(data.parts),
     )
+
+
+def _mixed(stored: StoredDataSet, case: Case, order: Order, order_of: Callable[[int], Order]) -> MixedOrder | None:
+    """Return the orders of a sampler with a subset or weights. None if it fetches each sample once."""
+    if case.subset is None and case.weights is None:
+        return None
+    part = of_subset(order, as_subset(stored, case.subset))
+    if case.weights is None:
+        return MixedOrder.of([part], part.draws, case.seed, [1.0])
+    return weighted_order(stored, part, case.weights, case.num_samples, order_of)[0]
 
 
 def _cache_bytes(data: Data, case: Case, order: Order) -> int:

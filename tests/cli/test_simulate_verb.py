@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from brand.simulate import whatif
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.support import brand
 
 IMAGINED = "--samples", "20000", "--mean-bytes", "100kB"
@@ -148,6 +150,39 @@ def test_a_part_has_its_part_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert brand("simulate", *asked).json["rows"][0]["order"]["pool"] == 2
 
 
+def test_weights_and_a_subset_of_a_data_set(photos_set: Path, tmp_path: Path) -> None:
+    """Weights by class and by sample may be the same ones. A subset is no more than its bytes."""
+    classes = StoredDataSet(photos_set).classes or []
+    np.save(tmp_path / "w.npy", 1 + StoredDataSet(photos_set).column("label"))
+    by_class = ",".join(f"{name}={number}" for number, name in enumerate(classes, 1))
+    asked = "--memory", "0.5", "--batch", "4", "--num-samples", "90", "--json", "--weights"
+    rows = [brand("simulate", photos_set, *asked, each).json["rows"][0] for each in (by_class, tmp_path / "w.npy")]
+    assert rows[0]["epochs"] == rows[1]["epochs"]
+    assert rows[0]["weights"] == by_class
+    found = brand("simulate", photos_set, "--memory", "1.0", "--subset", "label == 0", "--json").json
+    first, later, _ = (epoch["read_bytes"] for epoch in found["rows"][0]["epochs"])
+    assert 0 < first <= found["stored_bytes"]
+    assert later == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure"),
+    [
+        (("--weights", "equal"), "give balanced, a file FILE.npy"),
+        (("--weights", "animals=1"), "weights= has nothing for 4 classes"),
+        (("--weights", "balanced", "--nodes", "2"), "leave out --nodes"),
+        (("--subset", "label < 3", "--cache", "1GB"), "leave out --cache"),
+        (("--num-samples", "9"), "give --weights, too"),
+        (("--job", "1", "--weights", "balanced"), "leave out --weights"),
+    ],
+)
+def test_weights_that_cannot_be_simulated(photos_set: Path, wrong: tuple[str, ...], cure: str) -> None:
+    """The message says what to give, or what to leave out."""
+    found = brand("simulate", photos_set, *wrong)
+    assert found.code == 2
+    assert cure in found.err
+
+
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     """With matplotlib."""
     pytest.importorskip("matplotlib")
@@ -185,6 +220,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         ((*IMAGINED, "--placement", "next"), "give --cache, too"),
         ((*IMAGINED, "--nodes", ",".join(["1"] * 101)), "fewer values"),
         ((*IMAGINED, "--plot", "rows.txt"), ".png, .svg, .pdf"),
+        ((*IMAGINED, "--weights", "balanced"), "needs the columns of a data set"),
         (("photos.brand", *IMAGINED), "leave out DST"),
     ],
 )

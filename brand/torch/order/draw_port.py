@@ -1,6 +1,6 @@
 """How does a sampler use one data set? `DrawPort` chooses its orders, makes tags of them, and calls its data server.
 
-Data, memory, storage and nodes decide the order. `as_subset` returns the samples that a user means by `subset=`.
+Data, memory, storage and nodes decide the order.
 
 Nodes draw in the same order if their samplers are the same one: samplers that the training's program makes at the same
 place, their origin. All ranks run one program. A sampler that only one rank uses is made at a place of its own, and is
@@ -15,7 +15,7 @@ import logging
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,16 +24,14 @@ from brand.errors import UsageError
 from brand.node.client.client import Client
 from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
+from brand.node.setup.weighted import as_subset, of_subset
 from brand.node.wire.drawing import Announcement, as_begun
 from brand.node.wire.messages import GOES_ON, MAX_REQUEST, MAX_SHARED_ORDER, UNTOLD
 from brand.orders.base.joins import Joins
-from brand.orders.base.part import Subset
 from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
-from brand.storage.dataset.catalogue import Catalogue
-from brand.storage.dataset.selection import selected
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
@@ -78,11 +76,10 @@ class DrawPort(Reprs, shows="name resolver"):
         order, chosen = self._whole(seed, replicas, at_a_time), as_subset(self.data, subset)
         if caution := order.policy.caution(order.chunk_size):
             log.warning("%s", caution)
-        if chosen is not None and order.policy.no_part is not None:
-            raise UsageError(order.policy.no_part)
+        order = of_subset(order, chosen)
         if order.shares and self.resolver.without_server:
             raise UsageError(SERVER_ONLY.format(f'order="{order.policy.name}"'))
-        return replace(order, subset=chosen)
+        return order
 
     def order_of_indices(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """Return an order that nobody draws, for a sampler that yields the indices of a subset: no server is asked."""
@@ -194,16 +191,3 @@ def order_number(order: Order, origin: str) -> int:
         orders.append(order)
     facts = f"{origin}|{orders.index(order)}"
     return int.from_bytes(hashlib.blake2s(facts.encode(), digest_size=4).digest()) >> 1
-
-
-def as_subset(data: Catalogue, subset: Any) -> Subset | None:
-    """Return the places of `subset`: a mask, shape (samples,), indices, each once, or an expression. None: all samples.
-
-    Deleted samples of a collection are in no subset, whatever a mask says of them. Raises `UsageError` if `subset` has
-    another form or no sample, `DeletedError` if an index is that of a deleted sample.
-    """
-    if subset is None:
-        drawn = data.drawn()
-        return None if drawn is None else Subset.of(drawn)
-    mask = data.places_of(selected(data, subset))
-    return None if mask.all() else Subset.of(mask)

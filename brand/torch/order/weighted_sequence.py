@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from brand.errors import UsageError
+from brand.node.setup.weighted import weighted_order
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, numbered_seed
-from brand.orders.mixtures.weights import MAX_ORDERS, MAX_TIMES, expectations, members_of
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed
+from brand.orders.mixtures.weights import MAX_ORDERS
+from brand.orders.order import Order
 from brand.reprs import Reprs
-from brand.storage.dataset.weighting import describe, weights_by_index
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers, loaded_order
 from brand.torch.order.sequence import SequenceOptions, other_data_set, whole
@@ -43,38 +41,15 @@ class WeightedOrders(MixtureMembers, Reprs, shows="port"):
 def weighted_sequence(members: WeightedOrders, options: SequenceOptions) -> WeightedSequence:
     """Return the sequence of a sampler with weights. Raises `UsageError`."""
     port, data = members.port, members.port.data
-    whole_order = port.order(options.seed, options.subset, replicas=options.replicas)
-    if whole_order.shares:
-        raise UsageError(
-            f"order={whole_order.policy.name!r} shares reads with other jobs, and weights= does not: "
-            "give order='stripes'"
-        )
-    places = np.arange(whole_order.samples) if whole_order.ever is None else np.flatnonzero(whole_order.ever.mask)
-    indices = data.scanned_indices(places)
+    order = port.order(options.seed, options.subset, replicas=options.replicas)
     asked = options.num_samples
-    draws = len(places) if asked is None else whole("num_samples", asked, MAX_POSITIONS)
-    if not draws:
-        raise UsageError("num_samples=0: an epoch has at least one sample")
-    expected = np.zeros(whole_order.samples, np.uint64)
-    given = weights_by_index(data, options.weights, indices)[indices]
-    times, most = draws * float(given.max() / given.sum()), int(indices[given.argmax()])
-    try:
-        expected[places] = expectations(given, draws)
-    except ValueError:
-        raise UsageError(
-            f"weights=: {describe(data, most)} would be fetched {times:,.0f} times an epoch, and at most {MAX_TIMES:,} "
-            "are possible"
-        ) from None
-    found = members_of(expected)
-    held = -(-sum(len(each.samples) for each in found) // whole_order.samples)
-    own = whole_order if held <= 1 else port.order(options.seed, replicas=options.replicas, at_a_time=held)
-    orders = tuple(
-        replace(own, seed=numbered_seed(options.seed, number), subset=each.samples, times=each.times)
-        for number, each in enumerate(found)
-    )
-    shares = tuple(float(each.draws) for each in found)
+    draws = None if asked is None else whole("num_samples", asked, MAX_POSITIONS)
+
+    def order_of(at_a_time: int) -> Order:
+        return port.order(options.seed, replicas=options.replicas, at_a_time=at_a_time)
+
+    mixed, expected = weighted_order(data, order, options.weights, draws, order_of)
     digest = hashlib.blake2s(expected.tobytes(), digest_size=16).hexdigest()
-    mixed = MixedOrder.of(orders, draws, options.seed, shares)
     return WeightedSequence(members, mixed, options.origin, digest)
 
 
