@@ -23,8 +23,8 @@ from tests.torch.support import Openings
 SAMPLES, SIZE, EPOCHS, BATCH = 20_000, 5_000, 3, 256
 STEP_S = 0.01
 NEAR = 0.06
-"""On a quiet machine, bytes are within 2 % and reads within 3 %. The ends of reads decide which epoch reads a sample that
-two orders need, so a busy machine moves some from one epoch to the next.
+"""On a quiet machine, bytes are within 2 % and reads within 3 %. The ends of reads decide which epoch reads a sample
+that two orders need, so a busy machine moves some from one epoch to the next.
 """
 
 
