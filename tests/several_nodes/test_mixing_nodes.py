@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import brand
-from brand import BrandDataset, BrandSampler, Mixture
+from brand import BrandDataset, BrandSampler, LengthBatchSampler, Mixture
 from brand.errors import UsageError
 from tests.several_nodes.mixing import BATCH, fetched_from
 from tests.several_nodes.support import all_open
@@ -156,8 +156,23 @@ def test_an_order_that_nodes_cannot_send_each_other_is_refused(tmp_path: Path) -
     with running_cluster(path, nodes=2, memory=0.3) as cluster:
         data = BrandDataset(path, server=cluster.addresses[0], job="weights")
         sampler = BrandSampler(data, weights=weights, num_replicas=2, rank=0)
-        with pytest.raises(
-            UsageError, match=r"nodes send each other orders of at most 8,323,072: with weights=, give a few"
-        ):
+        with pytest.raises(UsageError, match=r"nodes send each other at most 8,323,072: with weights=, give a few"):
             next(iter(sampler))
         assert next(iter(BrandSampler(data, weights={"a": 1, "b": 2, "c": 3.5}, num_replicas=2, rank=0)))
+
+
+def test_lengths_in_seconds_reach_the_servers(tmp_path: Path) -> None:
+    """Fractions of a second do not compress: 400,000 of them take 3.6 MB. A million are refused."""
+    lengths = np.random.default_rng(1).lognormal(2, 0.5, 1_000_000)
+    for samples in (400_000, 1_000_000):
+        path = tmp_path / f"{samples}.brand"
+        brand.pack(({"label": n % 3} for n in range(samples)), path, {"label": "int"}, jobs=1)
+        with running_cluster(path, nodes=2, memory=0.3) as cluster:
+            data = BrandDataset(path, server=cluster.addresses[0], job="lengths")
+            limits: dict[str, Any] = {"batch_size": 64, "window": 6400, "num_replicas": 2, "rank": 0}
+            sampler = LengthBatchSampler(data, lengths[:samples], **limits)
+            if samples == 400_000:
+                assert len(next(iter(sampler))) == 64
+                continue
+            with pytest.raises(UsageError, match=r"nodes send each other at most 8,323,072.*make rows of one length"):
+                next(iter(sampler))

@@ -32,7 +32,7 @@ MAX_REQUEST: Final = 1 << 20
 MAX_MESSAGE: Final = 8 << 20
 """Largest message between nodes in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
 MAX_SHARED_ORDER: Final = MAX_MESSAGE - (1 << 16)
-"""Largest order of a run on several nodes, in bytes: nodes send it to each other in DRAWING, with a few facts."""
+"""Largest order of a run on several nodes with the rule of its ranks, in bytes: nodes send both in DRAWING."""
 _BITS: Final = "bits"
 _FRACTIONS: Final = "fractions"
 MAX_REPLY: Final = 1 << 28
@@ -199,8 +199,11 @@ def unpack_json(body: bytes | memoryview, name: str = "a body") -> dict[str, Any
 
 
 def longest_order(samples: int, nodes: int = 1) -> int:
-    """Return the largest body of an ORDER in bytes that one of `nodes` servers of that many samples accepts."""
-    longest = MAX_REQUEST + 4 * -(-(4 * samples + samples // 128) // 3)  # 4 characters for 3 bytes of fractions
+    """Return the largest body of an ORDER or a BEGIN in bytes that one of `nodes` servers of that many samples accepts.
+
+    An ORDER may have a fraction of 4 bytes for each sample, and a BEGIN a length of 8 bytes.
+    """
+    longest = MAX_REQUEST + 4 * -(-(8 * samples + samples // 64) // 3)  # 4 characters for 3 bytes
     return longest if nodes == 1 else min(longest, MAX_SHARED_ORDER)
 
 

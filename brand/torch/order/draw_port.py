@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import logging
 import traceback
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +28,9 @@ from brand.node.client.direct import SERVER_ONLY, DirectClient
 from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.node.setup.weighted import as_subset, of_subset
 from brand.node.wire.drawing import Announcement, as_begun
-from brand.node.wire.messages import GOES_ON, MAX_REQUEST, MAX_SHARED_ORDER, UNTOLD
+from brand.node.wire.messages import GOES_ON, MAX_SHARED_ORDER, UNTOLD
 from brand.orders.base.joins import Joins
+from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.base.rank_rule import RankRule
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
@@ -44,10 +47,11 @@ _APART: Final = (
 )
 """Error message for a job whose nodes have servers that do not know each other."""
 _TOO_LARGE: Final = (
-    "the samples of this order take {size:,} bytes as a list, and nodes send each other orders of at most {most:,}: "
-    "with weights=, give a few different weights only; with subset=, convert these samples to a data set of their own"
+    "weights, lengths or a subset of all samples take {size:,} bytes, and nodes send each other at most {most:,}: "
+    "with weights=, give a few different weights only; with lengths, make rows of one length at conversion "
+    "(docs/guides/token-data.md), or round them; with subset=, convert these samples to a data set of their own"
 )
-"""Error message for weights or a subset of too many samples on several nodes."""
+"""Error message for an order of too many samples on several nodes."""
 _NAMELESS: Final = (
     "ranks on several nodes find each other by the name of their job, which a launcher would give: "
     'give job="NAME" to the BrandDataset of every rank, the same name for all'
@@ -139,22 +143,16 @@ class DrawPort(Reprs, shows="name resolver"):
         """
         if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
             raise UsageError(_NAMELESS)
+        if self.resolver.nodes > 1:
+            _check_size(order, rule)
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         number = order_number(order, origin) if shared else None
         if number is not None:
             check_same_order(number, order)
             if number not in _begun:  # later, a rank may begin an epoch again that others do not
-                self._check_size(order)
                 check_same_begin(number, order, announcement.epoch, announcement.position)
                 _begun.add(number)
         return self.client.begin(order, self.tag_of(order), announcement, number, rule)
-
-    def _check_size(self, order: Order) -> None:
-        """Raise `UsageError` if several nodes cannot send each other the order."""
-        if order.subset is not None and self.resolver.nodes > 1:
-            size = len(order.subset.to_text()) + MAX_REQUEST
-            if size > MAX_SHARED_ORDER:
-                raise UsageError(_TOO_LARGE.format(size=size, most=MAX_SHARED_ORDER))
 
     def continue_with(self, tag: int, epoch: int) -> None:
         """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
@@ -169,6 +167,20 @@ _orders: dict[tuple[str, str], list[Order]] = {}
 """Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""
 _begun: set[int] = set()
 """Numbers of the orders that this process has begun to draw with other ranks (`order_number`)."""
+
+
+def _check_size(order: Order, rule: RankRule | None) -> None:
+    """Raise `UsageError` if nodes cannot send each other the order and the rule of its ranks."""
+    size = 0 if order.subset is None else _text_size(order.subset)
+    size += 0 if rule is None else len(json.dumps(rule.to_json()))
+    if size > MAX_SHARED_ORDER:
+        raise UsageError(_TOO_LARGE.format(size=size, most=MAX_SHARED_ORDER))
+
+
+@lru_cache(64)
+def _text_size(subset: Subset | RandomSubset) -> int:
+    """Return the characters of a subset, which takes time for millions of samples."""
+    return len(subset.to_text())
 
 
 def origin_here() -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
-from brand.node.wire.messages import MAX_SHARED_ORDER, UNTOLD
+from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
@@ -27,11 +27,6 @@ from brand.torch.sampler.positions import Dealing, SamplerIteration, rounds
 
 VERSION: Final = 1
 """Version of loader states."""
-_TOO_LARGE: Final = (
-    "the lengths of all samples take {size:,} bytes, and nodes send each other at most {most:,}: train on one node, or "
-    "make rows of one length at conversion (docs/guides/token-data.md)"
-)
-"""Error message for lengths of too many samples on several nodes."""
 _AHEAD: Final = 64
 """Batches whose ints are made together."""
 
@@ -98,13 +93,11 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
         """Announce to the server that ranks draw the batches from this one on. `position`: the lowest one of these.
 
         To the server of a single node, all ranks are one. Servers of several nodes get the lengths, and plan the same
-        batches. Raises `UsageError` if the lengths are too large for that.
+        batches. Raises `UsageError`.
         """
         rule, ranks = None, (0, 1)
         if self._port.resolver.nodes > 1:
             ranks, rule = dealing.ranks, BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
-            if len(rule.lengths.text) > MAX_SHARED_ORDER:
-                raise UsageError(_TOO_LARGE.format(size=len(rule.lengths.text), most=MAX_SHARED_ORDER))
         announcement = Announcement(epoch, position, *ranks, processes=UNTOLD, copies=dealing.copies)
         self._port.announce(self.order, announcement, origin=self._origin, rule=rule)
 
