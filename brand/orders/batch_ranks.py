@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.policy import check_number
+from brand.orders.base.rank_rule import MAX_RANKS
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.batches.batching import BatchLimits
 from brand.orders.order import MAX_EPOCH, Order
 
-MAX_RANKS: Final = 1 << 16
 _KINDS: Final = ("<i8", "<f8")
 _FIELDS: Final = ("limits", "lengths", "kind", "samples", "epoch", "batch", "replicas")
 

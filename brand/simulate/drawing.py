@@ -1,4 +1,4 @@
-"""What does a server read for a sampler that draws a subset, or samples with weights? Its own decisions, draw by draw.
+"""Which reads does a server make for a sampler with a subset or weights? The server's own code decides, draw by draw.
 
 Such a sampler draws a few orders at a time (`brand.node.setup.weighted`). They share the memory, and one reads samples
 that others draw, so the reads do not follow from each plan alone, as in `running`. Here the ranks draw one batch after
@@ -60,6 +60,8 @@ def work_of_draws(run: SimulatedRun, order: MixedOrder, epochs: range) -> list[l
 
 
 class _PlayedServer(Reprs, shows="_state"):
+    """The decisions of one server, whose ranks draw one batch after the other, and counts of its reads."""
+
     def __init__(self, run: SimulatedRun, order: MixedOrder) -> None:
         layout = lay_out(*measure_pages(run.sizes), run.memory, None, ALONE)
         self._residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))

@@ -36,7 +36,7 @@ def test_a_mesh_with_such_a_dimension_is_refused(
 
 
 def test_ranks_of_a_mesh_get_the_samples_of_their_group(numbers: Path, tmp_path: Path) -> None:
-    """Of a mesh of 2 x 2: ranks 0 and 1 hold parts of one model, and so do ranks 2 and 3."""
+    """The mesh is 2 x 2: ranks 0 and 1 hold parts of one model, and ranks 2 and 3 hold parts of another."""
     found = launch(4, f"{__name__}:of_mesh", numbers, tmp_path, dimensions=("dp", "tp"), told=True)
     assert found[0] == found[1]
     assert found[2] == found[3]

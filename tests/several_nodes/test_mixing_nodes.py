@@ -49,7 +49,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def trained(kind: str, sets: list[str], nodes: int, on_each: int, **more: Any) -> list[Any]:
-    """What each rank prints."""
+    """Train on several nodes, and return the output of each rank."""
     paths, ranks = (sets if kind == "mixture" else sets[:1]), nodes * on_each
     with ExitStack() as stack:
         clusters = [stack.enter_context(running_cluster(path, nodes=nodes, memory=0.6)) for path in paths]
@@ -72,7 +72,7 @@ def samples_of(batches: list[Any]) -> list[tuple[int, ...]]:
 
 
 def check(ranks: list[list[Any]], alone: list[Any]) -> None:
-    """Of each global batch, the ranks have the samples that a single rank fetches in their place."""
+    """Check that the ranks together fetch, in each global batch, the samples that a single rank fetches there."""
     positions, done = samples_of(alone), 0
     for number in range(max(map(len, ranks))):
         here = [sample for rank in ranks for sample in samples_of(rank[number : number + 1])]

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from brand.errors import UsageError
+from brand.node.wire import peer_messages as wire
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.network import PeerStream
+from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.peer_messages import EpochAnnounced
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
-from tests.several_nodes.mixed import add_ranks, batch_ranks, check_end, mixed_walk
+from tests.several_nodes.mixed import MixedRank, add_ranks, batch_ranks, check_end, mixed_walk
 from tests.several_nodes.world import Cluster
 
 WALKS, STEPS = 12, 450
+
+
+def from_memory(cluster: Cluster, ranks: Sequence[MixedRank], epochs: int, lead: int = 1) -> list[Any]:
+    """Have ranks draw epochs, at most `lead` batches apart. Check that all samples are in memory in time."""
+    cluster.join()
+    while min(rank.epoch for rank in ranks) < epochs:
+        for rank in ranks:
+            if rank.steps - min(other.steps for other in ranks) < lead and not rank.waits:
+                rank.go_on()
+        for _ in range(4):
+            cluster.rest()
+            for rank in ranks:
+                if rank.coming:
+                    rank.go_on()
+            for world in cluster.worlds:
+                for lease in list(world.held):
+                    world.release(lease)
+    counters = [world.core.counters for world in cluster.worlds]
+    assert sum(each.draws.direct for each in counters) == 0
+    assert [each.nodes.timeouts for each in counters] == [0] * cluster.nodes
+    return counters
 
 
 @pytest.mark.slow
@@ -41,18 +69,7 @@ def test_batches_of_ranks_in_step_come_from_memory(limits: dict[str, int]) -> No
     cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order={}, homes={"run": []})
     lengths = SampleLengths(np.arange(96) * 7 % 20 + 1)
     ranks = batch_ranks(cluster, {"group_chunks": 3, "stripe": 2}, BatchLimits(16, lengths.digest, **limits), lengths)
-    cluster.join()
-    while min(rank.epoch for rank in ranks) < 3:
-        for rank in ranks:
-            if not rank.waits and rank.steps == min(other.steps for other in ranks):
-                rank.go_on()
-        cluster.rest()
-        for world in cluster.worlds:
-            for lease in list(world.held):
-                world.release(lease)
-    counters = [world.core.counters for world in cluster.worlds]
-    assert sum(each.draws.direct for each in counters) == 0
-    assert [each.nodes.timeouts for each in counters] == [0, 0]
+    counters = from_memory(cluster, ranks, epochs=3)
     assert min(each.nodes.received for each in counters) > 30
     check_end(cluster)
 
@@ -64,36 +81,27 @@ def test_undisturbed_ranks_get_every_sample_from_memory(lead: int, *, workers: b
     members = [{"group_chunks": 3, "stripe": 2, "seed": 1}, {"group_chunks": 3, "stripe": 2, "seed": 2, "part": -4}]
     cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order=members[0], homes={"run": []})
     ranks = add_ranks(cluster, members, [3.0, 1.0], samples=64, batch=4, workers=workers)
-    cluster.join()
-    while min(rank.epoch for rank in ranks) < 4:
-        for rank in ranks:
-            if rank.steps - min(other.steps for other in ranks) < lead and not rank.waits:
-                rank.go_on()
-        for _ in range(4):
-            cluster.rest()
-            for rank in ranks:
-                if rank.coming:
-                    rank.go_on()
-            for world in cluster.worlds:
-                for lease in list(world.held):
-                    world.release(lease)
-    counters = [world.core.counters for world in cluster.worlds]
-    assert sum(each.draws.direct for each in counters) == 0
-    assert [each.nodes.timeouts for each in counters] == [0, 0]
+    counters = from_memory(cluster, ranks, epochs=4, lead=lead)
     assert min(each.nodes.received for each in counters) > 60
     assert sum(each.draws.fetched for each in counters) == 4 * 64
     check_end(cluster)
 
 
 def test_a_rule_that_does_not_fit_its_order_is_refused() -> None:
-    """Of a client, before anything of the epoch is known; of another node as well."""
+    """A client and another node are refused, before anything of the epoch is known."""
     cluster = Cluster([96] * 24, 4, 60, 20, nodes=2, on_each=1, batch=4, order={}, homes={"run": []})
+    cluster.join()
     lengths = SampleLengths(np.arange(23))
     rule = BatchRanks(BatchLimits(16, lengths.digest, size=4), lengths, 0, 0, 2)
     world = cluster.worlds[0]
     run = world.register(1)
     with pytest.raises(UsageError, match="23 lengths for an order of 24 samples"):
         world.begin(1, run, 0, rank=0, replicas=2, rule=rule)
+    begin = Begin(0, 2, (1,), node=NodeNumber(1), rule=rule)
+    told = EpochAnnounced(Drawing("run", 0, world.runs[run].order, 0, begin, 1), False)
+    cluster.network.peer(1).send(PeerStream(NodeNumber(0), asks=True), wire.pack(told))
+    cluster.talk()
+    assert ["23 lengths for an order of 24" in reason for _, _, reason in cluster.network.hung_up] == [True]
     assert not world.epochs()
 
 

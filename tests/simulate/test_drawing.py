@@ -22,9 +22,10 @@ from tests.torch.support import Openings
 
 SAMPLES, SIZE, EPOCHS, BATCH = 20_000, 5_000, 3, 256
 STEP_S = 0.01
-NEAR = 0.06
-"""On a quiet machine, bytes are within 2 % and reads within 3 %. The ends of reads decide which epoch reads a sample
-that two orders need, so a busy machine moves some from one epoch to the next.
+NEAR_BYTES, NEAR_READS = 0.02, 0.03
+MOVED = 0.06
+"""The ends of reads decide which epoch reads a sample that two orders need. So a busy machine moves some from one epoch
+to the next, and the sum of all epochs is the same.
 """
 
 
@@ -80,8 +81,10 @@ def test_a_real_server_reads_what_is_predicted(long_tail: Path, memory: float, s
     found = predicted(long_tail, memory, **sampler)
     with closing(Openings()) as opened:
         epochs = measured(opened(long_tail, memory=memory, fields=("index", "label")), **sampler)
-    for counts, (reads, read_bytes, direct) in zip(found.counts, epochs, strict=True):
-        one = read_bytes / reads
-        assert counts.reads == pytest.approx(reads, rel=NEAR, abs=DEFAULT_DEPTH)
-        assert counts.read_bytes == pytest.approx(read_bytes, rel=NEAR, abs=DEFAULT_DEPTH * one)
-        assert counts.direct == pytest.approx(direct, abs=SAMPLES // 100)
+    for counts, (reads, read_bytes, _) in zip(found.counts, epochs, strict=True):
+        assert counts.reads == pytest.approx(reads, rel=MOVED, abs=DEFAULT_DEPTH)
+        assert counts.read_bytes == pytest.approx(read_bytes, rel=MOVED, abs=DEFAULT_DEPTH * read_bytes / reads)
+    reads, read_bytes, direct = np.sum(epochs, axis=0).tolist()
+    assert sum(counts.reads for counts in found.counts) == pytest.approx(reads, rel=NEAR_READS, abs=DEFAULT_DEPTH)
+    assert sum(counts.read_bytes for counts in found.counts) == pytest.approx(read_bytes, rel=NEAR_BYTES)
+    assert sum(counts.direct for counts in found.counts) == direct == 0

@@ -73,6 +73,19 @@ def test_a_transform_sees_the_filled_fields(sets: list[Path]) -> None:
     assert found == {"none", *(f"caption {n}" for n in range(40))}
 
 
+def test_a_transform_changes_the_value_of_its_own_sample_only(sets: list[Path]) -> None:
+    """An array that is filled in may be changed in place."""
+
+    def double(sample: dict[str, Any]) -> dict[str, Any]:
+        sample["vector"] *= 2
+        return sample
+
+    members = [BrandDataset(path, memory=0.5, transform=double) for path in sets[:2]]
+    mixture = Mixture(dict.fromkeys(members, 1), samples=80, fill=FILL)
+    found = [v.tolist() for b in BrandLoader(mixture, 8) for v, m in zip(b["vector"], b["member"], strict=True) if m]
+    assert found == [[2.0, 4.0]] * 40
+
+
 def test_what_does_not_fit_is_refused(sets: list[Path]) -> None:
     """By name, with what to do."""
     members = {BrandDataset(path, memory=0.5): 1 for path in sets[:2]}

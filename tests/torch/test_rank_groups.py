@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import brand
 from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
@@ -132,6 +133,26 @@ def test_a_rank_is_killed_and_comes_back(path: Path) -> None:
                 member.wait(LIMIT_S)
             state = json.dumps(loader.state_dict())
         assert sorted(drawn) == list(range(SAMPLES))
+
+
+def noisy(sample: tuple[Any, ...]) -> tuple[Any, float]:
+    return sample[0], float(torch.rand(()))
+
+
+def test_random_transforms_are_the_same_in_a_group(path: Path) -> None:
+    """A `BrandLoader` seeds each sample by run, epoch and index, and not by rank or thread."""
+    with running_server(path, memory=0.3) as server:
+        loaders = []
+        for rank in range(2):
+            data = opened(path, server.address, transform=noisy)
+            sampler = BrandSampler(data, seed=3, num_replicas=2, rank=rank, replication=2)
+            loaders.append(BrandLoader(data, BATCH, sampler=sampler, num_workers=1 + rank))
+        noise = set[float]()
+        for (indices, mine), (others, theirs) in zip(*loaders, strict=True):
+            assert indices.tolist() == others.tolist()
+            assert mine.tolist() == theirs.tolist()
+            noise |= set(mine.tolist())
+        assert len(noise) > SAMPLES * 0.9
 
 
 @pytest.mark.parametrize("kind", ["weights", "mixture", "lengths", "packed"])

@@ -165,8 +165,8 @@ def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory,
 
     `share`, `memory` and `nodes` as for `choose_order`. All samples if memory holds all; otherwise the rest of memory,
     rounded down, so that a little more or less memory mostly gives the same number. Samples that an epoch holds there
-    are not cached for the next epoch. Of several nodes, each draws its part of these samples, and most of them come
-    from other nodes, which may fill a part of its memory only.
+    are not cached for the next epoch. Each of several nodes draws a part of these samples. Most of that part comes from
+    other nodes, which may fill only a fraction of its memory.
     """
     samples = samples_held(facts, share, memory)
     if nodes.nodes == 1 and holds_all(samples, facts.samples):

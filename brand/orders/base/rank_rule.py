@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from brand.reprs import Reprs
 
+MAX_RANKS: Final = 1 << 16
+"""The most ranks that a rule divides positions among."""
 _BLOCK: Final = 1 << 12
 """Positions whose ranks are found together: a draw asks for the rank of its first position."""
 _BLOCKS: Final = 64

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.policy import check_number
+from brand.orders.base.rank_rule import MAX_RANKS
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.mixtures.mixed_order import ranks_of_rounds
 from brand.orders.mixtures.shares import MAX_POSITION, Pattern
 from brand.orders.order import MAX_SEED
 
-MAX_LEVELS = 8
+MAX_LEVELS: Final = 8
 """Mixtures of mixtures are at most this deep."""
-MAX_RANKS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

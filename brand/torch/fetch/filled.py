@@ -16,7 +16,7 @@ from brand.reprs import Reprs
 _MEDIA = ("image", "audio", "list[image]", "list[audio]")
 
 
-class FilledField(Reprs, shows="_decoder"):
+class FilledField(Reprs, shows="_value"):
     """The value of one field, stored as a record of this field alone, so that samples get what a member would store.
 
     Raises `SchemaError` if the value does not fit the codec.
@@ -24,18 +24,24 @@ class FilledField(Reprs, shows="_decoder"):
 
     def __init__(self, name: str, codec: str, value: Any) -> None:
         schema = Schema.parse({name: codec})
-        self._records = encode_columns(schema, {name: [value]}, [f"fill={{{name!r}: ...}}"])
+        [self._record] = encode_columns(schema, {name: [value]}, [f"fill={{{name!r}: ...}}"])
         self._decoder = RecordDecoder(schema, [name])
+        [self._one] = self._decoder.columns(Records.of([self._record]))
+        """A column of one value."""
+        self._value = self._one.tolist()[0] if isinstance(self._one, np.ndarray) else self._one[0]
 
     def column(self, count: int) -> NDArray[Any] | list[Any]:
         """Return the value `count` times: an array of an `int` or `float` field, otherwise a list."""
-        [column] = self._decoder.columns(Records.of([self._records[0]] * count))
-        return column
+        if isinstance(self._one, np.ndarray):
+            return np.repeat(self._one, count)
+        return [self.value() for _ in range(count)]
 
     def value(self) -> Any:
-        """Return the value as a sample has it."""
-        value = self.column(1)[0]
-        return value.item() if isinstance(value, np.generic) else value
+        """Return the value as a sample has it. A transform may change it in place, unless its type is immutable."""
+        if isinstance(self._value, int | float | str | bytes):
+            return self._value
+        [column] = self._decoder.columns(Records.of([self._record]))
+        return column[0]
 
 
 def filled_fields(schemas: Sequence[Mapping[str, str]], fill: Mapping[str, Any]) -> dict[str, FilledField]:

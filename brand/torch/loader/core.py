@@ -1,4 +1,4 @@
-"""What do the loaders have in common, whatever the form of their batches? Iterations, with a crew that makes batches.
+"""Which code do all loaders share, whatever the form of their batches? The arguments, and iterations with a crew.
 
 Pillow, libsndfile and zstandard release the interpreter lock while they decode, so threads are enough for them. Threads
 start at once, and deliver a batch without pickling it. Processes are for slow transforms in pure Python.
