@@ -7,6 +7,7 @@ an order has another version now, the state is refused inside an epoch, and cont
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_a_state_of_another_order_is_refused_inside_an_epoch(numbers: Path, name
         loader.load_state_dict(SAVED[name]["state"] | {"epoch": epoch, "position": position})
         assert [batch[0].tolist() for batch in loader] == anew
     assert sorted(n for batch in anew for n in batch) == list(range(400))
-    assert loader.state_dict()["order"]["version"] == 2
+    assert loader.state_dict()["order"]["version"] > 1
 
 
 def test_a_state_of_batches_by_length_is_refused_inside_an_epoch(numbers: Path) -> None:
@@ -102,4 +103,4 @@ def test_states_of_pairs_and_mixtures_are_refused(tmp_path: Path) -> None:
 
 def of_another_version(state: dict[str, Any]) -> dict[str, Any]:
     """A state with orders of version 1, at any depth."""
-    return json.loads(json.dumps(state).replace(', "version": 2', ""))  # type: ignore[no-any-return]
+    return json.loads(re.sub(r', "version": \d(?=})', "", json.dumps(state)))  # type: ignore[no-any-return]

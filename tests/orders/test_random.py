@@ -41,6 +41,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
         "STRIPE_KEYS": 15,
         "SHIFTS": 16,
         "CHANCES": 17,
+        "STRIPE_TURNS": 18,
     }
 
 

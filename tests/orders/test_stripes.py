@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -82,11 +83,24 @@ class Case:
         return of
 
     def in_order(self, group: int) -> list[ModelStripe]:
-        """The group's stripes in the order of reading: of their words, but for the low bits."""
-        padded = -(-self.width // 4) * 4
-        word = bits(padded, self.seed, RandomStream.STRIPE_ORDER, self.epoch, first=group * padded).tolist()
-        low = 1 << max(0, self.width - 1).bit_length()
-        return sorted(self.stripes(group), key=lambda one: (word[one.number] // low, one.number))
+        """The group's stripes in the order of reading. Those of each chunk are equally far apart in it.
+
+        Chunks, and the stripes of a chunk, are in the order of their words, but for the low bits.
+        """
+        parts = 1 if self.stripe == 1 else self.mapping.group_chunks  # single samples: as if of one chunk
+        size, first = self.width // parts, group * self.width
+        word = bits(first + self.width, self.seed, RandomStream.STRIPE_ORDER, self.epoch).tolist()[first:]
+        turn = bits((group + 1) * parts, self.seed, RandomStream.STRIPE_TURNS, self.epoch).tolist()[group * parts :]
+        chunks = [[one for one in self.stripes(group) if one.number // size == part] for part in range(parts)]
+        low = [1 << (count - 1).bit_length() for count in (size, parts)]
+        in_turn = sorted((turn[part] // low[1], part) for part in range(parts) if chunks[part])
+        keyed = []
+        for i, (_, part) in enumerate(in_turn):
+            shuffled = sorted(chunks[part], key=lambda one: (word[one.number] // low[0], one.number))
+            for j, one in enumerate(shuffled):
+                at = Fraction(j * len(in_turn) + i, len(shuffled) * len(in_turn))
+                keyed.append((int(at * 2**32), i, j, one))
+        return [one for *_, one in sorted(keyed, key=lambda entry: entry[:3])]
 
     def tape(self, group: int) -> list[int]:
         """The group's places in tape order."""
@@ -280,7 +294,7 @@ def test_the_bag_of_a_group_holds_about_a_chunk(n: int, stripe: int) -> None:
 
 def test_the_picture_shows_the_plan_of_the_example() -> None:
     """Of `docs/dev/orders.md`: a row for each stripe, its samples at their positions, and memory below."""
-    plan = plan_stripes(Mapping(24, 8, 3), 4, 2, 0)
+    plan = plan_stripes(Mapping(24, 8, 3), 4, 3, 0)
     shown = re.findall(
         r'<text class="(\w)" x="(\d+)" y="([\d.]+)" text-anchor="middle" font-size="([\d.]+)">(\d+)</text>',
         (ROOT / "docs/images/stripes.svg").read_text(encoding="utf-8"),

@@ -34,7 +34,7 @@ class RandomStream(IntEnum):
     ACCESS = 1
     """The access sequence of an epoch."""
     STRIPE_ORDER = 2
-    """The order in which a group's stripes are read."""
+    """The order in which a chunk's stripes are read."""
     STRIPE_MATES = 3
     """The order of the samples of one stripe."""
     REFILL = 4
@@ -65,6 +65,8 @@ class RandomStream(IntEnum):
     """`uniform`: the shifts of a round."""
     CHANCES = 17
     """The order in which a random subset is chosen, and where the choice starts."""
+    STRIPE_TURNS = 18
+    """The order in which the chunks of a group take turns."""
 
 
 def bits(

@@ -1,10 +1,11 @@
 """In which order are the samples of a group drawn? Any part of its tape, without the parts before it.
 
-A group puts the stripes of its chunks in random order. If `s` samples precede a stripe of `r` samples in that order,
-the samples of the stripe get the keys `s + W * (i + u) / r`: `i` is the rank of the sample in a random order of the
-stripe, `u` is uniform in [0, 1), and `W = 2 * chunk_size - r`. The tape is a sort by keys. So samples of one stripe are
-apart, and hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size` samples of a
-group are in memory at a time.
+A group takes one stripe of each of its chunks in turn. The order of the chunks is random, and so is the order of the
+stripes of a chunk. If `s` samples precede a stripe of `r` samples, the samples of the stripe get the keys
+`s + W * (i + u) / r`: `i` is the rank of the sample in a random order of the stripe, `u` is uniform in [0, 1), and
+`W = 2 * chunk_size - r`. The tape is a sort by keys. So samples of one stripe are apart, and hardly ever meet in a
+batch, and stripes of one chunk are as far apart as possible. `W` bounds how long a sample waits, so that about
+`chunk_size` samples of a group are in memory at a time.
 
 In an epoch of a subset, `s` and `r` count samples of the subset, and a stripe without any is not read. `W` is
 multiplied by the share of the group's samples that are in the subset, and so is the memory that they need.
@@ -168,7 +169,8 @@ class StripeTapes(Reprs, shows="stripe stripes"):
         self._window: Numbers = np.maximum(1, -((stripe - 2 * mapping.chunk_size) * self.sizes // stored))
         """`W` of each group, shape (groups,)."""
         self.stripes = int(np.count_nonzero(length))
-        order = _reading_order(length, seed, epoch)
+        # Of single samples, any order is as likely as any other.
+        order = _reading_order(length, 1 if stripe == 1 else mapping.group_chunks, seed, epoch)
         length = np.take_along_axis(length, order, axis=1)
         start, first = np.cumsum(length, axis=1) - length, np.arange(mapping.groups)[:, None]
         # From here on, a stripe's number counts all stripes, group by group, each group's in the order of reading.
@@ -384,13 +386,34 @@ def _ranges(counts: Numbers) -> tuple[Numbers, Numbers]:
     return of, np.arange(len(of)) - (np.cumsum(counts) - counts)[of]
 
 
-def _reading_order(length: Numbers, seed: int, epoch: int) -> Numbers:
-    """Return the stripes of each group in a random order, empty ones last, shape (groups, stripes of a group)."""
-    rows, width = length.shape
-    padded = -(-width // 4) * 4  # the generator makes four words at a time, and a row begins with such a block
-    words = bits(rows * padded, seed, RandomStream.STRIPE_ORDER, epoch).reshape(rows, padded)[:, :width].copy()
+def _reading_order(length: Numbers, parts: int, seed: int, epoch: int) -> Numbers:
+    """Return the stripes of each group in the order of reading, empty ones last, shape (groups, stripes of a group).
+
+    The stripes of a group are those of `parts` chunks. Chunk `i` of `m`, in random order, reads the `j`-th of its `k`
+    stripes, in random order, at `(j + i / m) / k` of the tape. So the stripes of a chunk are equally far apart.
+    """
+    groups, width = length.shape
+    stripes = _shuffled(length.reshape(groups * parts, -1) > 0, seed, RandomStream.STRIPE_ORDER, epoch)
+    stripes = stripes.reshape(groups, parts, -1)
+    counts = np.count_nonzero(length.reshape(stripes.shape), axis=2)
+    chunks = _shuffled(counts > 0, seed, RandomStream.STRIPE_TURNS, epoch)
+    counts = np.take_along_axis(counts, chunks, axis=1).astype(np.uint64)[..., None]
+    stripes = np.take_along_axis(stripes, chunks[..., None], axis=1) + chunks[..., None] * stripes.shape[2]
+    some = np.count_nonzero(counts, axis=1, keepdims=True).astype(np.uint64)
+    turn, number = np.arange(parts, dtype=np.uint64)[:, None], np.arange(stripes.shape[2], dtype=np.uint64)
+    keys = ((number * some + turn) << _HALF) // np.maximum(counts * some, 1)
     mask = low_mask(width)
+    keys <<= np.uint64(int(mask).bit_length())
+    keys[number >= counts] = ~mask
+    keys = keys.reshape(groups, width)
+    keys |= np.arange(width, dtype=np.uint64)
+    return np.take_along_axis(stripes.reshape(groups, width), ranked(keys, mask).astype(np.int64), axis=1)
+
+
+def _shuffled(some: NDArray[np.bool_], seed: int, stream: RandomStream, epoch: int) -> Numbers:
+    """Return, for each row, the numbers of its columns in random order, those that are not in `some` last."""
+    words, mask = bits(some.size, seed, stream, epoch).reshape(some.shape), low_mask(some.shape[1])
     words &= ~mask
-    words[length == 0] = ~mask
-    words |= np.arange(width, dtype=np.uint64)
+    words[~some] = ~mask
+    words |= np.arange(some.shape[1], dtype=np.uint64)
     return ranked(words, mask).astype(np.int64)
