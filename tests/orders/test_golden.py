@@ -29,7 +29,7 @@ SEEDS_AND_EPOCHS = [(0, 0), (0, 1), (7, 3), (2**128 - 1, 2**16 - 1)]
 DRAWN: dict[Policy, list[list[int]]] = {
     StripePolicy(3, 2): [
         [16, 17, 14, 22, 18, 5, 10, 4, 15, 3, 11, 2, 21, 19, 13, 7, 9, 6, 20, 12, 1, 8, 0],
-        [22, 11, 14, 0, 17, 15, 10, 21, 5, 1, 12, 4, 16, 20, 8, 9, 3, 6, 2, 13, 18, 19, 7],
+        [22, 11, 14, 0, 21, 15, 10, 17, 5, 1, 12, 4, 20, 16, 8, 9, 3, 6, 2, 13, 18, 19, 7],
         [12, 13, 10, 22, 17, 20, 11, 7, 14, 2, 16, 15, 18, 6, 8, 3, 5, 21, 9, 4, 0, 1, 19],
         [13, 12, 16, 2, 7, 10, 15, 3, 6, 0, 17, 22, 21, 11, 14, 4, 20, 19, 18, 9, 1, 5, 8],
     ],
@@ -87,9 +87,9 @@ READS: dict[Policy, list[tuple[int, int, int, int]]] = {
 # fmt: on
 
 DIGESTS: dict[Policy, str] = {
-    StripePolicy(16, 8): "c3b62491957565283434e7bb2c70aca79ee4c4f3f69d227c9b791c6c6aff8885",
+    StripePolicy(16, 8): "40c1838f3e223ed29b536a5a6dd7e2578e0edd891529f5c1f64b4550a9002946",
     StripePolicy(16, 1): "3d9d719f9c47f0679f7636621d5f0e28603ae11f70c628be78fc1df2c0e10c19",
-    StripePolicy(16, 5): "a00c72b756b672e133c2b6c1bdf6c915a56ed2e220bdd60f683606348d87e56c",
+    StripePolicy(16, 5): "fdb26cbd3836743ac738af05a107b04641414cc4682a10e1fe9b6dd5acfbed4a",
     SlotPolicy(16): "f5e93fdd9ab03caf1fd9bfce177e24f277ba092e8d6df5b1c15339074c45ef24",
     SlotPolicy(16, "random"): "3b9e7406cc2e031a4d56bec73a8c897d155f16cb5977a4b6665f7504eaa8c576",
     PoolPolicy(16, 100): "15fe30f63e37751f8f3ee5ea8bbde7172fc62800a7348b1c76fcc8360c691b1c",

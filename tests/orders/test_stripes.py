@@ -96,10 +96,12 @@ class Case:
         in_turn = sorted((turn[part] // low[1], part) for part in range(parts) if chunks[part])
         keyed = []
         for i, (_, part) in enumerate(in_turn):
+            samples, before = sum(len(one.places) for one in chunks[part]), 0
             shuffled = sorted(chunks[part], key=lambda one: (word[one.number] // low[0], one.number))
             for j, one in enumerate(shuffled):
-                at = Fraction(j * len(in_turn) + i, len(shuffled) * len(in_turn))
-                keyed.append((int(at * 2**32), i, j, one))
+                at = (before + Fraction(len(one.places) * i, len(in_turn))) / samples
+                keyed.append((int(at * 2**31), i, j, one))
+                before += len(one.places)
         return [one for *_, one in sorted(keyed, key=lambda entry: entry[:3])]
 
     def tape(self, group: int) -> list[int]:

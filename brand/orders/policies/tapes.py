@@ -34,6 +34,8 @@ MOST_FRACTION: Final = 20
 _HALF: Final = np.uint64(32)
 """Half of the bits of a word."""
 _WORD: Final = 64
+_TURN: Final = np.uint64(31)
+"""Bits of the place of a stripe in the turns of its group. With them, twice the most samples fill a word."""
 _NEAR: Final = 8
 """Keys by which the bounds of a part of a tape may be too far apart: a longer search costs more than it saves."""
 _LEAST_KEPT: Final = 1 << 22
@@ -389,31 +391,35 @@ def _ranges(counts: Numbers) -> tuple[Numbers, Numbers]:
 def _reading_order(length: Numbers, parts: int, seed: int, epoch: int) -> Numbers:
     """Return the stripes of each group in the order of reading, empty ones last, shape (groups, stripes of a group).
 
-    The stripes of a group are those of `parts` chunks. Chunk `i` of `m`, in random order, reads the `j`-th of its `k`
-    stripes, in random order, at `(j + i / m) / k` of the tape. So the stripes of a chunk are equally far apart.
+    The stripes of a group are those of `parts` chunks. Chunk `i` of `m`, in random order, has `c` samples. Its stripes
+    are in random order: one of `r` samples that `s` samples precede comes at `(s + r * i / m) / c` of the tape. So the
+    stripes of a chunk are equally far apart.
     """
     groups, width = length.shape
-    stripes = _shuffled(length.reshape(groups * parts, -1) > 0, seed, RandomStream.STRIPE_ORDER, epoch)
-    stripes = stripes.reshape(groups, parts, -1)
-    counts = np.count_nonzero(length.reshape(stripes.shape), axis=2)
-    chunks = _shuffled(counts > 0, seed, RandomStream.STRIPE_TURNS, epoch)
-    counts = np.take_along_axis(counts, chunks, axis=1).astype(np.uint64)[..., None]
-    stripes = np.take_along_axis(stripes, chunks[..., None], axis=1) + chunks[..., None] * stripes.shape[2]
-    some = np.count_nonzero(counts, axis=1, keepdims=True).astype(np.uint64)
-    turn, number = np.arange(parts, dtype=np.uint64)[:, None], np.arange(stripes.shape[2], dtype=np.uint64)
-    keys = ((number * some + turn) << _HALF) // np.maximum(counts * some, 1)
+    length = length.reshape(groups, parts, -1)
+    stripes = _shuffled(length > 0, seed, RandomStream.STRIPE_ORDER, epoch)
+    sizes = length.sum(axis=2)
+    chunks = _shuffled(sizes > 0, seed, RandomStream.STRIPE_TURNS, epoch)[..., None]
+    stripes = np.take_along_axis(stripes, chunks, axis=1)
+    length = np.take_along_axis(np.take_along_axis(length, chunks, axis=1), stripes, axis=2)
+    some = np.count_nonzero(sizes, axis=1)[:, None, None]
+    at = (np.cumsum(length, axis=2) - length) * some + length * np.arange(parts)[:, None]
+    whole = np.maximum(1, np.take_along_axis(sizes, chunks[..., 0], axis=1)[..., None] * some)
     mask = low_mask(width)
+    keys = (at.astype(np.uint64) << _TURN) // whole.astype(np.uint64)
     keys <<= np.uint64(int(mask).bit_length())
-    keys[number >= counts] = ~mask
+    keys[length == 0] = ~mask
     keys = keys.reshape(groups, width)
     keys |= np.arange(width, dtype=np.uint64)
+    stripes += chunks * length.shape[2]
     return np.take_along_axis(stripes.reshape(groups, width), ranked(keys, mask).astype(np.int64), axis=1)
 
 
 def _shuffled(some: NDArray[np.bool_], seed: int, stream: RandomStream, epoch: int) -> Numbers:
-    """Return, for each row, the numbers of its columns in random order, those that are not in `some` last."""
-    words, mask = bits(some.size, seed, stream, epoch).reshape(some.shape), low_mask(some.shape[1])
+    """Return the numbers along the last axis in random order, those that are not in `some` last."""
+    words, count = bits(some.size, seed, stream, epoch).reshape(some.shape), some.shape[-1]
+    mask = low_mask(count)
     words &= ~mask
     words[~some] = ~mask
-    words |= np.arange(some.shape[1], dtype=np.uint64)
+    words |= np.arange(count, dtype=np.uint64)
     return ranked(words, mask).astype(np.int64)
