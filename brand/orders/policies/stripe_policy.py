@@ -24,8 +24,7 @@ from brand.orders.policies.uniform_stripes import UniformStripes
 from brand.orders.policies.windows import StripeWindows
 
 STRIPES_VERSION: Final = 3
-"""The version of the order. In version 1, each epoch was planned as a whole; until version 2, the stripes of a group were
-in random order."""
+"""The version of the order. Until 1, each epoch was planned as a whole; until 2, stripes were in random order."""
 BUFFER_SHARE: Final = 16
 """`1 / BUFFER_SHARE` of the samples are in the shuffle buffer; memory beyond that caches samples."""
 
