@@ -349,11 +349,13 @@ class World:
         front: int = 0,
         rule: RankRule | None = None,
         copies: int = 1,
+        spans: int = 1,
+        part: int = 0,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        announcement = Announcement(epoch, position, rank, replicas, batch, processes, front, copies)
+        announcement = Announcement(epoch, position, rank, replicas, batch, processes, front, copies, spans, part)
         self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement, rule=rule))
         self.check()
 

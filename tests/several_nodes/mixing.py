@@ -1,14 +1,16 @@
 """A rank of a training on several nodes that mixes: `python -m tests.several_nodes.mixing JSON` prints what it fetched.
 
 The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`, `lengths`, `packed` or
-`plain`), `ranks`, `rank`,
-`workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after which to stop, and the
-weights of the second epoch of a mixture. It prints a list of batches by epoch, the state, and the server's statistics.
+`plain`), `ranks`, `rank`, `workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after
+which to stop, the weights of the second epoch of a mixture, and the groups of ranks that get the same samples:
+`replication`, or the shape of a `mesh` with the dimensions `pp` and `dp`. It prints a list of batches by epoch, the
+state, and the server's statistics.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any
 
@@ -32,6 +34,7 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     stop: int | None = None,
     weights: list[float] | None = None,
     replication: int = 1,
+    mesh: list[int] | None = None,
     window: int = 160,
 ) -> tuple[list[list[Any]], dict[str, Any], list[dict[str, Any]]]:
     """Return the batches of each epoch, the state after the last one, and the statistics of the servers."""
@@ -47,6 +50,8 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     if kind == "weights":
         options = {"weights": "balanced", "num_samples": 750}
     division: dict[str, Any] = {"num_replicas": ranks, "rank": rank, "replication": replication}
+    if mesh is not None:
+        division["device_mesh"] = mesh_of(mesh)
     planned = kind in ("lengths", "packed")
     sampler: Any
     if kind == "lengths":
@@ -77,6 +82,19 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     trained = {} if stop is None else {"batches": stop} if planned else {"samples": stop * BATCH}
     after = sampler.state_dict(**trained)
     return found, after, [member.stats() for member in members]
+
+
+def mesh_of(shape: list[int]) -> Any:
+    """Return a mesh of PyTorch with these dimensions, without processes."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", rank=0, world_size=math.prod(shape), store=FakeStore())
+    try:
+        return init_device_mesh("cpu", tuple(shape), mesh_dim_names=("pp", "dp"))
+    finally:
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -126,6 +126,22 @@ def test_ranks_of_a_group_on_each_node_get_the_same(kind: str, sets: list[str]) 
     check([said[0], said[2]], alone[0])
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "plain"])
+def test_ranks_of_a_group_are_on_two_nodes(kind: str, sets: list[str]) -> None:
+    """Four ranks of one model on two nodes, then two pipelines, each with one rank on each of two nodes."""
+    paths = sets if kind == "mixture" else sets[:1]
+    alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0, epochs=1)
+    said = trained(kind, sets, 2, 2, epochs=1, replication=4)
+    first, *others = (found[0] for found, _, _ in said)
+    assert all(batches == first for batches in others)
+    check([first], alone[0])
+    assert all(servers[0]["received"] for _, _, servers in said)
+    said = trained(kind, sets, 2, 2, epochs=1, mesh=[2, 2])
+    batches = [found[0] for found, _, _ in said]
+    assert batches[0] == batches[2] != batches[1] == batches[3]
+    check(batches[:2], alone[0])
+
+
 def test_weights_change_between_epochs(sets: list[str]) -> None:
     """All ranks say so before the epoch; members go on where they were."""
     alone, _, _ = fetched_from("mixture", sets, [None, None], 1, 0, weights=[1, 2])

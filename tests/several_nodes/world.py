@@ -50,6 +50,8 @@ class Rank:
     order: dict[str, Any]
     start: int = 0
     """Position of the first epoch where it begins."""
+    seat: dict[str, int] = field(default_factory=dict)
+    """Of a member of a group: how many there are here, on how many nodes it has members, and which of them this is."""
     epoch: int = 0
     position: int | None = None
     """What it draws next; None: it has not begun this epoch."""
@@ -124,7 +126,7 @@ class Rank:
         assert self.begun is not None
         epoch, start = self.begun
         facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": GOES_ON, "front": front}
-        self.world.begin(self.client, self.run, epoch, start, **facts)
+        self.world.begin(self.client, self.run, epoch, start, **facts, **self.seat)
         self.tells = False
 
     def go_on(self) -> None:
@@ -132,7 +134,8 @@ class Rank:
         self.learn()
         draws = self.world.draws(self.run)
         if self.position is None:
-            self.world.begin(self.client, self.run, self.epoch, self.start, rank=self.rank, replicas=self.ranks)
+            where = {"rank": self.rank, "replicas": self.ranks} | self.seat
+            self.world.begin(self.client, self.run, self.epoch, self.start, **where)
             self.begun, self.tells = (self.epoch, self.start), False
             self.position = self.start + self.rank
             return
@@ -169,6 +172,8 @@ class Cluster:
     """Order of a second training."""
     homes: dict[str, list[int]] = field(default_factory=dict)
     """The nodes of each training, `run` and `other`, where these are not all nodes."""
+    group: tuple[int, int] = (1, 1)
+    """Members of each group on a node, and how many neighbouring nodes it has members on."""
     worlds: list[World] = field(default_factory=list)
     ranks: list[Rank] = field(default_factory=list)
 
@@ -183,11 +188,16 @@ class Cluster:
         orders = {"run": self.order} | ({} if self.second is None else {"other": self.second})
         for number, (name, order) in enumerate(orders.items()):
             at = [node for node in self.homes.get(name, range(self.nodes)) for _ in range(self.on_each)]
-            for rank, node in enumerate(at):
-                client = CLIENT + number * self.nodes * self.on_each + rank % self.on_each
+            copies, spans = self.group
+            for process, node in enumerate(at):
+                local, block = process % self.on_each, process // self.on_each // spans
+                client = CLIENT + number * self.nodes * self.on_each + local
+                rank = block * (self.on_each // copies) + local // copies
                 made = Rank(
-                    *(self.worlds[node], client, RunNumber(0), rank, len(at), self.batch, name, order),
+                    *(self.worlds[node], client, RunNumber(0), rank, len(at) // (copies * spans)),
+                    *(self.batch, name, order),
                     start=self.start if not number else 0,
+                    seat={"copies": copies, "spans": spans, "part": process // self.on_each % spans},
                 )
                 made.register()
                 self.ranks.append(made)
@@ -291,10 +301,20 @@ class Walk:
     """A training with everything that may happen to it, in an order that a seed decides."""
 
     def __init__(
-        self, seed: int, *, sharing: bool = False, in_step: bool = False, online: bool = False, large: bool = False
+        self,
+        seed: int,
+        *,
+        sharing: bool = False,
+        in_step: bool = False,
+        online: bool = False,
+        large: bool = False,
+        groups: bool = False,
     ) -> None:
         self.rng = rng = random.Random(seed)
         nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (5, 2)])
+        group = [1, 1]
+        if groups:
+            nodes, on_each, *group = rng.choice([(2, 1, 1, 2), (2, 2, 1, 2), (2, 4, 2, 2), (3, 2, 2, 3), (4, 2, 1, 2)])
         if sharing:
             nodes, on_each = rng.choice([(2, 1), (2, 2), (3, 1), (3, 2)])
         chunk_size, batch = rng.randint(2, 8), rng.randint(1, 5)
@@ -335,6 +355,7 @@ class Walk:
             *(sizes, chunk_size, pages, remote_pages, nodes, on_each, batch, order, depth, start),
             second if sharing or rng.random() < 0.25 else None,
             homes,
+            (group[0], group[1]),
         )
         self.restarts = rng.choice([0.0, 0.0, 0.0, 0.004])
         """How often a server is replaced, of all that happens."""
@@ -422,17 +443,20 @@ def walk(
     in_step: bool = False,
     online: bool = False,
     in_parts: bool = False,
+    groups: bool = False,
 ) -> Cluster:
     """All of a walk. `sharing`: of two trainings that share. `in_parts`: of samples that are larger than a message.
 
-    `in_step`: the trainings that share are in lock step. `online`: their orders are decided while they draw.
+    `in_step`: the trainings that share are in lock step. `online`: their orders are decided while they draw. `groups`:
+    of ranks that get the same samples, on several nodes.
     """
     with ExitStack() as stack:
         if in_parts:
             stack.enter_context(mock.patch.object(parts, "MESSAGE_BYTES", (1 + seed % 3) * PAGE))
             stack.enter_context(mock.patch.object(parts, "PART_S", 1.0))
             stack.enter_context(mock.patch.object(peering, "MAX_UNSENT", (1 + seed % 5) * 2 * PAGE))
-        return _walk(Walk(seed, sharing=sharing, in_step=in_step, online=online, large=in_parts), steps)
+        kinds = {"sharing": sharing, "in_step": in_step, "online": online, "groups": groups}
+        return _walk(Walk(seed, **kinds, large=in_parts), steps)
 
 
 def _walk(walk: Walk, steps: int) -> Cluster:

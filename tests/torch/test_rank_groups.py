@@ -20,7 +20,7 @@ import brand
 from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
 from brand.errors import UsageError
 from brand.testing.node import running_server
-from brand.torch.job.rank_groups import RankGroups, check_one_node
+from brand.torch.job.rank_groups import GroupSeat, RankGroups
 from tests.support import LIMIT_S
 
 SAMPLES, BATCH, BYTES = 2400, 10, 400
@@ -198,29 +198,44 @@ def test_groups_of_a_mesh() -> None:
     try:
         mesh = init_device_mesh("cpu", (2, 3, 2), mesh_dim_names=("pp", "dp", "tp"))
         groups = RankGroups(1, mesh, "dp")
-        found = [groups.place(rank, 12) for rank in range(12)]
-        assert [place.group for place in found] == [0, 0, 1, 1, 2, 2] * 2
-        assert found[3].members.tolist() == [2, 3, 8, 9]
-        assert groups.division(9, 12) == (1, 3)
+        assert [groups.division(rank, 12) for rank in range(12)] == [(n, 3) for n in (0, 0, 1, 1, 2, 2)] * 2
+        assert groups.seat(9, 12, 1) == GroupSeat(4, 1, 0)
+        assert [groups.seat(rank, 12, 2) for rank in (3, 9)] == [GroupSeat(2, 2, 0), GroupSeat(2, 2, 1)]
         assert RankGroups(1, mesh, ("pp", "dp")).division(9, 12) == (4, 6)
         with pytest.raises(UsageError, match=r"dims='data': device_mesh= has the dimensions 'pp', 'dp', 'tp'"):
             RankGroups(1, mesh, "data")
         with pytest.raises(UsageError, match=r"device_mesh= has 12 ranks, and this job has 24"):
-            groups.place(0, 24)
+            groups.division(0, 24)
         with pytest.raises(UsageError, match="leave out replication="):
             RankGroups(2, mesh, "dp")
-        with pytest.raises(UsageError, match=r"ranks 2, 3, 8, 9 get the same samples, and are on different nodes"):
-            check_one_node(groups, 9, 12, 2)
     finally:
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize(("replication", "ranks", "nodes"), [(4, 8, 2), (2, 8, 4), (8, 8, 1), (1, 3, 3)])
-def test_groups_on_one_node(replication: int, ranks: int, nodes: int) -> None:
+@pytest.mark.parametrize(
+    ("replication", "ranks", "nodes", "copies"), [(4, 8, 2, 4), (2, 8, 4, 2), (8, 8, 1, 8), (8, 8, 4, 2), (3, 3, 3, 1)]
+)
+def test_groups_on_nodes(replication: int, ranks: int, nodes: int, copies: int) -> None:
+    """Each has as many ranks on each of its nodes; each rank knows which of these nodes it is on."""
     for rank in range(ranks):
         groups = RankGroups(replication, None, "dp")
-        check_one_node(groups, rank, ranks, nodes)
         assert groups.division(rank, ranks) == (rank // replication, ranks // replication)
+        seat = GroupSeat(copies, replication // copies, rank % replication // copies)
+        assert groups.seat(rank, ranks, nodes) == seat
+
+
+@pytest.mark.parametrize(
+    ("replication", "ranks", "nodes", "why"),
+    [
+        (3, 12, 3, "ranks 0, 1, 2 get the same samples, and another group has ranks on 2 nodes: give each group"),
+        (3, 6, 3, "ranks 0, 1, 2 get the same samples, and of these, 2, 1 are on one node each: give each group"),
+    ],
+)
+def test_groups_that_lie_on_nodes_in_different_ways_are_refused(
+    replication: int, ranks: int, nodes: int, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        RankGroups(replication, None, "dp").seat(0, ranks, nodes)
 
 
 def test_wrong_groups_are_refused(path: Path) -> None:

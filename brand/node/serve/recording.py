@@ -67,7 +67,7 @@ from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
-VERSION: Final = 14
+VERSION: Final = 15
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size, in bytes."""
 

@@ -72,6 +72,15 @@ class Announcement:
     """If the rank goes on with a new server: another server has answered its draws before this position."""
     copies: Annotated[int, U32] = 1
     """Number of processes at this server that each draw all positions of the rank: a model-parallel group."""
+    spans: Annotated[int, U32] = 1
+    """Number of nodes that each group has ranks on."""
+    part: Annotated[int, U32] = 0
+    """Which of these nodes this one is, from 0 on."""
+
+    @property
+    def seat(self) -> int:
+        """The seat of the rank at this node: each rank has one at each of `spans` nodes."""
+        return self.rank * self.spans + self.part
 
     @property
     def as_begun(self) -> bool:
@@ -85,6 +94,8 @@ class Announcement:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
         if not 1 <= self.copies <= MAX_COPIES:
             raise ProtocolError(f"{self.copies} ranks of a group: there are 1 to {MAX_COPIES}")
+        if not self.part < self.spans or self.replicas * self.spans > MAX_REPLICAS:
+            raise ProtocolError(f"node {self.part} of {self.spans} nodes of a group, and {self.replicas} groups")
         if self.front and self.processes != GOES_ON:
             raise ProtocolError(f"rank {self.rank} begins epoch {self.epoch}, and has fetched from it")
 
@@ -137,10 +148,16 @@ class Begin:
     """Pages of the largest sample that can be sent to the node of the ranks."""
     rule: Annotated[RankRule | None, maybe(FieldSpec(_rule, lambda rule: rule.to_json()))] = None
     """The rule by which the ranks divide the positions; None if they draw in turn or with `locality`."""
+    spans: Annotated[int, whole(MAX_REPLICAS, 1)] = 1
+    """Number of nodes that each model-parallel group has ranks on. `ranks` are seats (`Announcement.seat`)."""
+
+    @property
+    def seats(self) -> int:
+        return self.replicas * self.spans
 
     def check(self) -> None:
-        if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
-            raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
+        if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.seats:
+            raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.seats - 1}")
         if self.rule is not None and (self.rule.replicas != self.replicas or self.batch):
             raise ProtocolError(f"a rule for {self.rule.replicas} ranks, and there are {self.replicas}")
 
@@ -150,8 +167,8 @@ class Begin:
         With a rule, ranks may begin at different positions: some may be in the next epoch of the mixture.
         """
         if self.rule is not None and other.rule is not None:
-            return self.rule.agrees_with(other.rule)
-        mine, theirs = ((begin.start, begin.replicas, begin.batch, begin.rule) for begin in (self, other))
+            return self.spans == other.spans and self.rule.agrees_with(other.rule)
+        mine, theirs = ((one.start, one.replicas, one.batch, one.rule, one.spans) for one in (self, other))
         return mine == theirs
 
     def conflict(self, epoch: int, other: Begin) -> str | None:

@@ -25,7 +25,7 @@ from brand.errors import ProtocolError as ProtocolError
 from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.order import Order
 
-VERSION: Final = 11
+VERSION: Final = 12
 HEAD: Final = struct.Struct("<IHH")
 MAX_REQUEST: Final = 1 << 20
 """Largest body that a server accepts, in bytes, except for an ORDER with a subset, and a BEGIN with lengths."""

@@ -41,7 +41,7 @@ from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import MAX_LAP, Join, Joins
 from brand.orders.order import MAX_EPOCH, Order
 
-VERSION: Final = 4
+VERSION: Final = 5
 MAX_ROOM: Final = 1 << 62
 MAX_FOLLOWED: Final = (1 << 32) - 1
 _HEAD: Final = struct.Struct("<HH")

@@ -16,21 +16,26 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.messages import MAX_COPIES
 
-_SEVERAL_NODES: Final = (
-    "ranks {here} get the same samples, and are on different nodes: a data server keeps a sample for the ranks of a "
-    "group on its node. Make the groups of ranks of one node, or give num_replicas= and rank= as the number of groups "
-    "and the group of this rank: all but the first of them then read each sample directly"
+_UNEVEN: Final = (
+    "ranks {here} get the same samples, and {found}: give each group of ranks as many nodes as the others, and as many "
+    "ranks on each of them"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlace:
-    """The group of a rank."""
+class GroupSeat:
+    """How the group of a rank lies on the nodes of a job."""
 
-    group: int
-    groups: int
-    members: NDArray[np.int64]
-    """The ranks of the group, ascending."""
+    copies: int = 1
+    """Number of ranks of the group on each of its nodes."""
+    spans: int = 1
+    """Number of nodes that it has ranks on."""
+    part: int = 0
+    """Which of these nodes the rank is on, from 0 on."""
+
+
+OWN_SEAT: Final = GroupSeat()
+"""The seat of a rank that has samples of its own."""
 
 
 class RankGroups:
@@ -65,8 +70,11 @@ class RankGroups:
                 "same samples: give order='stripes'"
             )
 
-    def place(self, rank: int, ranks: int) -> GroupPlace:
-        """Return the group of a rank of that many ranks. Raises `UsageError` if the ranks are no groups of one size."""
+    def _groups(self, ranks: int) -> NDArray[np.int64]:
+        """Return the ranks of each group, shape (groups, ranks of a group).
+
+        Raises `UsageError` if the ranks are no groups of one size.
+        """
         groups = self._of_mesh
         if groups is None:
             if ranks % self.copies:
@@ -79,15 +87,38 @@ class RankGroups:
             raise UsageError(
                 f"device_mesh= has {groups.size} ranks, and this job has {ranks}: give the mesh of all ranks"
             )
-        group = int(np.flatnonzero((groups == rank).any(axis=1))[0])
-        return GroupPlace(group, len(groups), np.sort(groups[group]))
+        return groups
 
     def division(self, rank: int, ranks: int) -> tuple[int, int]:
-        """Return the number of the group of a rank, and the number of groups. Raises `UsageError`, as `place`."""
+        """Return the number of the group of a rank, and the number of groups.
+
+        Raises `UsageError` if the ranks are no groups of one size.
+        """
         if self.copies == 1 and self._of_mesh is None:
             return rank, ranks
-        place = self.place(rank, ranks)
-        return place.group, place.groups
+        groups = self._groups(ranks)
+        return int(np.flatnonzero((groups == rank).any(axis=1))[0]), len(groups)
+
+    def seat(self, rank: int, ranks: int, nodes: int) -> GroupSeat:
+        """Return how the group of a rank lies on the nodes. Each node of several has as many consecutive ranks.
+
+        Raises `UsageError` if groups lie on them in different ways.
+        """
+        groups = self._groups(ranks)
+        node_of = np.sort(groups * nodes // ranks, axis=1)
+        spans = np.count_nonzero(np.diff(node_of, axis=1), axis=1) + 1
+        if (spans != spans[0]).any():
+            few, many = groups[spans.argmin()].tolist(), int(spans.max())
+            raise UsageError(_UNEVEN.format(here=_listed(few), found=f"another group has ranks on {many} nodes"))
+        parts = int(spans[0])
+        counts = [np.unique(row, return_counts=True)[1] for row in node_of]
+        uneven = next((number for number, count in enumerate(counts) if (count * parts != self.copies).any()), None)
+        if uneven is not None:
+            found = f"of these, {_listed(counts[uneven].tolist())} are on one node each"
+            raise UsageError(_UNEVEN.format(here=_listed(groups[uneven].tolist()), found=found))
+        mine = node_of[(groups == rank).any(axis=1)][0]
+        part = int(np.searchsorted(np.unique(mine), rank * nodes // ranks))
+        return GroupSeat(self.copies // parts, parts, part)
 
 
 def groups_of_mesh(device_mesh: Any, dims: str | Sequence[str]) -> NDArray[np.int64]:
@@ -107,12 +138,5 @@ def groups_of_mesh(device_mesh: Any, dims: str | Sequence[str]) -> NDArray[np.in
     return np.moveaxis(array, along, range(len(along))).reshape(count, -1)
 
 
-def check_one_node(groups: RankGroups, rank: int, ranks: int, nodes: int) -> None:
-    """Raise `UsageError` if the ranks of the group of a rank are on several nodes.
-
-    Each node of several has as many consecutive ranks.
-    """
-    members = groups.place(rank, ranks).members
-    node_of = members * nodes // ranks
-    if node_of[0] != node_of[-1]:
-        raise UsageError(_SEVERAL_NODES.format(here=", ".join(map(str, members.tolist()))))
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

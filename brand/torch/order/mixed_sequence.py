@@ -229,9 +229,10 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             if not present[number]:
                 continue
             of, at = divmod(come[number], size)
-            one, rule = Announcement(of, at, processes=processes, copies=announcement.copies), None
-            if several:
-                one = replace(announcement, epoch=of, position=at)
+            one, rule = replace(announcement, epoch=of, position=at), None
+            if not several:
+                one = replace(one, rank=0, replicas=1, processes=processes)
+            else:
                 rule = self._rule(number, size, announcement, outer)
             if isinstance(order, MixedOrder):
                 self._mixed[number].begin(one, goes_on=goes_on, outer=rule)

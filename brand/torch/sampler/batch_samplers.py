@@ -29,7 +29,7 @@ from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
-from brand.torch.job.rank_groups import RankGroups, check_one_node
+from brand.torch.job.rank_groups import OWN_SEAT, RankGroups
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
@@ -283,11 +283,11 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
-        source, copies = rank_source(self.rank, self.num_replicas), self._groups.copies
-        if copies > 1:
+        source, seat = rank_source(self.rank, self.num_replicas), OWN_SEAT
+        if self._groups.copies > 1:
             source = ""
             nodes = self._source.port.resolver.nodes
-            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), nodes)
+            seat = self._groups.seat(*find_rank(self.rank, self.num_replicas), nodes)
         elif source:
             refuse_model_parallel()
         return Dealing(
@@ -295,7 +295,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             replicas,
             self._sequence,
             self.drop_last,
-            copies=copies,
+            seat=seat,
             source=source,
             name=self._source.name,
             what=repr(self.order),

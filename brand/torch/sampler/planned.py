@@ -7,6 +7,7 @@ get equally many, and any other number of ranks can continue from the number of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError, counted
-from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
@@ -95,10 +95,11 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
         To the server of a single node, all ranks are one. Servers of several nodes get the lengths, and plan the same
         batches. Raises `UsageError`.
         """
-        rule, ranks = None, (0, 1)
+        rule, announcement = None, dealing.announcement(epoch, position, UNTOLD)
         if self._port.resolver.nodes > 1:
-            ranks, rule = dealing.ranks, BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
-        announcement = Announcement(epoch, position, *ranks, processes=UNTOLD, copies=dealing.copies)
+            rule = BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
+        else:
+            announcement = replace(announcement, rank=0, replicas=1)
         self._port.announce(self.order, announcement, origin=self._origin, rule=rule)
 
     @cached_property

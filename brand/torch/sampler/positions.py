@@ -23,6 +23,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
+from brand.torch.job.rank_groups import OWN_SEAT, GroupSeat
 from brand.torch.job.rank_log import say_alone, say_rank, warn_alone, warn_first, warn_lonely
 from brand.torch.job.readers import check_dividers, check_workers
 from brand.torch.order.sequence import AccessSequence, whole
@@ -187,8 +188,8 @@ class Dealing(Generic[_Sequence]):
     """Number of processes among which a framework divides the positions of the rank."""
     batch: int = 0
     """Samples of a batch of each rank, with `locality`; otherwise 0."""
-    copies: int = 1
-    """Number of ranks on this node that get the same samples."""
+    seat: GroupSeat = OWN_SEAT
+    """Where the ranks are that get the same samples."""
     source: str = ""
     """The library or variable that says the rank; empty if the caller of the sampler gave it."""
     name: str = ""
@@ -203,6 +204,20 @@ class Dealing(Generic[_Sequence]):
     @property
     def ranks(self) -> tuple[int, int]:
         return self.rank, self.replicas
+
+    def announcement(self, epoch: int, position: int, processes: int) -> Announcement:
+        """Return the announcement that this rank is about to draw an epoch from a position on."""
+        seat = self.seat
+        return Announcement(
+            epoch,
+            position,
+            *self.ranks,
+            self.batch,
+            processes,
+            copies=seat.copies,
+            spans=seat.spans,
+            part=seat.part,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +380,7 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         if self.announced:
             last = self._upcoming.present
             goes_on = last is not None and last.announced and last.ended and (epoch, start) == (last.epoch + 1, 0)
-            announcement = Announcement(
-                epoch, start, *dealing.ranks, dealing.batch, dealing.dealt, copies=dealing.copies
-            )
+            announcement = dealing.announcement(epoch, start, dealing.dealt)
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
 

@@ -23,7 +23,7 @@ from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
-from brand.torch.job.rank_groups import RankGroups, check_one_node
+from brand.torch.job.rank_groups import OWN_SEAT, RankGroups
 from brand.torch.job.rank_log import warn_counted, warn_remainder, warn_stateless
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
@@ -292,10 +292,14 @@ class BrandSampler(DistributedSampler[int]):
         refuse_reordering(loader)
         dealt, (_, replicas) = self._dealt(loader), self._ranks()
         self._source.check_ranks(replicas * dealt)
-        source, batch, copies = rank_source(self.rank, self.num_replicas), self._batch_of(replicas), self._groups.copies
-        if copies > 1:
+        source, batch, seat = rank_source(self.rank, self.num_replicas), self._batch_of(replicas), OWN_SEAT
+        if self._groups.copies > 1:
             source = ""
-            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), self._sequence.nodes)
+            seat = self._groups.seat(*find_rank(self.rank, self.num_replicas), self._sequence.nodes)
+            if batch and seat.spans > 1:
+                raise UsageError(
+                    "locality= gives ranks the samples of their own node, and a group of ranks is on several"
+                )
         elif source and not self._accelerate_deals():
             refuse_model_parallel()
         what = f"{self.order!r}|{self.shuffle}"
@@ -305,7 +309,7 @@ class BrandSampler(DistributedSampler[int]):
             self._dealing(),
             dealt=dealt,
             batch=batch,
-            copies=copies,
+            seat=seat,
             source=source,
             name=name,
             what=what,

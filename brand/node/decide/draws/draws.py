@@ -21,7 +21,6 @@ from brand.node.decide.state.epoch_table import ActiveEpoch, Cause, Draw, Key
 from brand.node.decide.state.features import NOTHING, Decodes
 from brand.node.decide.state.instructions import DrawAnswer
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.states import HELD
 from brand.node.memory.residents import Leases, Residents
 from brand.node.wire.draw_messages import Lease, repeat
 from brand.node.wire.drawing import Drawer
@@ -123,7 +122,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
             return
         self._features.ask(key, positions, now_s)
         last = live.last_takes(places, run.copies)
-        held = live.epoch.states.release(places[last])
+        held = live.epoch.deliver(self._members.node, places[last])
         self._residents.let_go(places[last][held])
         self._note(key, live, positions, last, now_s, drawer, asked=False)
 
@@ -283,9 +282,9 @@ class Draws(Reprs, shows="waiting _answers leases"):
         here = places[present]
         self._residents.left.miss(places[~present])
         last = live.last_takes(places, self._epochs.runs[draw.key[0]].copies)
-        handed_over = epoch.states.are(HELD, here) & last[present]
-        self._residents.refer(here[~handed_over])
-        epoch.states.release(places[last])
+        handed_over = np.zeros(len(places), np.bool_)
+        handed_over[last] = epoch.deliver(self._members.node, places[last])
+        self._residents.refer(here[~handed_over[present]])
         self._note(draw.key, live, draw.positions, last, now_s, draw.drawer, asked=True)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)

@@ -250,5 +250,5 @@ class Divisions(Reprs, shows="_asked"):
         """Return the ranks that have not begun an epoch. Until a rank has begun it, the number of ranks counts as 1."""
         entry = self._epochs.lives.get(key)
         begin = None if entry is None else entry.begin
-        replicas = 1 if begin is None else begin.division.replicas
-        return sorted(set(range(replicas)) - self._epochs.runs[key[0]].ranks(replicas).keys())
+        replicas = 1 if begin is None else begin.division.replicas  # with `locality`, which has no groups
+        return sorted(set(range(replicas)) - self._epochs.runs[key[0]].seats(replicas).keys())

@@ -27,6 +27,7 @@ from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Run, Runs
 from brand.node.decide.state.single_reads import WindowedSingleReads
 from brand.node.decide.state.states import HELD
+from brand.node.decide.state.takes import MOST_NODES
 from brand.node.decide.state.windowed import WindowedEpoch
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
@@ -81,6 +82,11 @@ class Epochs(Reprs, shows="lives"):
         """
         key, announced = said.key, said.announcement
         run, node = self.runs[said.run], self._members.node
+        if announced.spans > 1 and self._members.nodes > MOST_NODES:
+            raise UsageError(
+                f"a group of ranks is on {announced.spans} of {self._members.nodes} nodes: this works with up to "
+                f"{MOST_NODES} nodes; give num_replicas= and rank= as the number of groups and the group of this rank"
+            )
         as_begun = run.continued(node) if announced.as_begun else None
         if announced.as_begun and as_begun is None and self._members.nodes > 1:
             return
@@ -97,7 +103,8 @@ class Epochs(Reprs, shows="lives"):
         times = max(here, 1) if goes_on else here + 1
         draws, replicas = run.order.draws, max(1, announced.replicas)
         start, front = min(announced.position, draws), min(announced.front, draws)
-        begin = Begin(start, replicas, (announced.rank,), announced.batch, node, times, front, rule=said.rule)
+        seat, spans, rule = announced.seat, announced.spans, said.rule
+        begin = Begin(start, replicas, (seat,), announced.batch, node, times, front, rule=rule, spans=spans)
         self.begin(said.client, key, begin if as_begun is None else replace(as_begun, times=times, front=front))
         if before is not None and announced.epoch < before.epoch:
             self._drop_later(key)
@@ -144,7 +151,7 @@ class Epochs(Reprs, shows="lives"):
         if self._is_late(run, begin, entry.last_begin):
             if live is not None:
                 live.note_start(begin.start)
-                live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
+                live.epoch.expect(run.seats(live.epoch.division.seats), run.fronts(epoch))
         elif live is None:
             times = max(begin.times, 0 if entry.begin is None else entry.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
@@ -154,7 +161,7 @@ class Epochs(Reprs, shows="lives"):
             self._begin_again(key, live, EpochStart(division, begin.times))
         else:
             live.note_start(begin.start)
-            live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
+            live.epoch.expect(run.seats(live.epoch.division.seats), run.fronts(epoch))
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> EpochEntry:
@@ -351,15 +358,15 @@ class Epochs(Reprs, shows="lives"):
         entry, run = self.lives[key], self.runs[key[0]]
         ready = entry.stage
         assert isinstance(ready, PlanReady)
-        ranks = run.ranks(ready.begin.division.replicas) or {0: self._members.node}
+        seats = run.seats(ready.begin.division.seats) or {0: self._members.node}
         self._last_number += 1
-        epoch = self._new_epoch(key, ready, ranks)
-        entry.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
+        epoch = self._new_epoch(key, ready, seats)
+        entry.build(epoch, epoch.expecting(seats, run.fronts(key[1]), ready.read_of))
         at_once = self._members.nodes > 1 or epoch.plan.grows  # meanwhile nodes may join or leave, and orders may grow
         while not self._activate_if_built(entry) and at_once:
             pass
 
-    def _new_epoch(self, key: Key, ready: PlanReady, ranks: dict[int, NodeNumber]) -> Epoch:
+    def _new_epoch(self, key: Key, ready: PlanReady, seats: dict[int, NodeNumber]) -> Epoch:
         """Return the epoch of a finished plan, to which no rank is added yet."""
         run, plan, division, number = self.runs[key[0]], ready.plan, ready.begin.division, self._last_number
         owners = self._members.owners(run.order.mapping)
@@ -373,9 +380,9 @@ class Epochs(Reprs, shows="lives"):
             plan = plan.whole()  # which rank draws a position depends on all earlier ones
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
-            requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)
+            requests = requests_of_ranks(plan.requests, seats, foreseen.nodes, division.replicas)
         if division.batch:
-            known = run.known(division.replicas)
+            known = run.known(division.replicas)  # groups have no locality
             node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
             rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
             division = replace(division, rank_at=rank_at)
@@ -405,7 +412,7 @@ class Epochs(Reprs, shows="lives"):
         division = stage.begin.division
         waits = self._members.nodes > 1 or division.batch
         # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
-        if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
+        if not waits or len(self.runs[key[0]].known(division.seats)) >= division.seats:
             self._build(key)
             self.changes += 1
 
@@ -415,7 +422,7 @@ class Epochs(Reprs, shows="lives"):
         epoch, entry = live.epoch, self.lives[key]
         if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
-            epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
+            epoch.expect(run.seats(epoch.division.seats), run.fronts(key[1]))
             live.mark_begun(begin.times)
             return
         self._residents.let_go(entry.drop())
@@ -447,7 +454,7 @@ class Epochs(Reprs, shows="lives"):
 def division_of(order: Order, epoch: int, begin: Begin) -> Division:
     """Return the division of the positions of an epoch among the ranks that begin it."""
     ruled = None if begin.rule is None else EpochRanks(begin.rule, order, epoch)
-    return Division(order.draws, begin.start, begin.replicas, begin.batch, ruled=ruled)
+    return Division(order.draws, begin.start, begin.replicas, begin.batch, ruled=ruled, spans=begin.spans)
 
 
 def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:

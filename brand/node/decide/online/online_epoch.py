@@ -82,12 +82,12 @@ class OnlineEpoch(Epoch):
         return self.decides(positions) and super().waits_for_reads(positions)
 
     def expecting(
-        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+        self, seats: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
         """Add ranks that draw. The rank of each sample is open, so the first rank makes the epoch need all samples."""
         del read_of
-        first, drew, new = not self.ranks, bool(self.here), ranks.keys() - self.ranks.keys()
-        self.ranks |= ranks
+        first, drew, new = not self.seats, bool(self.here), seats.keys() - self.seats.keys()
+        self.seats |= seats
         start = self.division.start
         if start >= self.division.samples or not new:  # nothing is read ahead
             return
@@ -116,7 +116,7 @@ class OnlineEpoch(Epoch):
 
     def _deal(self) -> NDArray[Any]:
         """Need the samples at newly decided positions. Return the places that were held for no rank that is known."""
-        if not self.ranks or self._dealt >= self.growing.decided:
+        if not self.seats or self._dealt >= self.growing.decided:
             return np.arange(0)
         positions = np.arange(self._dealt, self.growing.decided, dtype=np.int64)
         self._dealt = self.growing.decided
@@ -150,11 +150,11 @@ class OnlineEpoch(Epoch):
         assert self.mine is not None
         places, ranks = self.plan.sample_of[positions], self.division.ranks_of(positions)
         nodes = np.full(len(positions), -1)
-        for rank, node in self.ranks.items():
+        for rank, node in self.seats.items():  # such a job has no groups
             nodes[ranks == rank] = node
         own, mine, limits = self._setting.owners.node, self.mine(places), self._setting.limits
         needed = (nodes == own) & (mine | self._can_come(places))
-        for node in set(self.ranks.values()) - {own}:
+        for node in set(self.seats.values()) - {own}:
             theirs = (nodes == node) & mine & ~limits.too_large(node, places)
             needed |= theirs
             if send and node in self.outgoing:

@@ -198,7 +198,7 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         begun = life.live.begin if life.live is not None else life.begin
         assert begun is not None
         division, number = begun.division, 0 if life.live is None else life.live.epoch.number
-        here = tuple(sorted(rank for rank, at in run.ranks(division.replicas).items() if at == self._node))
+        here = tuple(sorted(seat for seat, at in run.seats(division.seats).items() if at == self._node))
         if not here or division.start >= division.samples:
             return None
         # An epoch that was evicted for others continues at a later position (`Epochs.expect`). Other nodes need the
@@ -207,9 +207,11 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         start = min(said, default=division.start)
         largest = self._epochs.limits.largest_sent(self._node)
         fronts = run.fronts(key[1])
-        front = min(fronts.get(rank, 0) for rank in here)
+        front = min(fronts.get(seat, 0) for seat in here)
         rule = None if division.ruled is None else division.ruled.rule
-        begin = Begin(start, division.replicas, here, division.batch, self._node, times, front, largest, rule)
+        begin = Begin(
+            start, division.replicas, here, division.batch, self._node, times, front, largest, rule, division.spans
+        )
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
     # -- from other nodes --------------------------------------------------------------------------------------------

@@ -98,6 +98,13 @@ class Outgoing:
         """Tell the node that these samples will not be sent."""
         self._missed = np.union1d(self._missed, places).astype(np.int64)
 
+    def withdraw(self, positions: NDArray[Any], places: NDArray[Any]) -> None:
+        """Tell the node that the samples at these positions will not be sent. It sends no requests for the order."""
+        gone = np.isin(self._first, positions)
+        self.urgent -= int(gone[: self.urgent].sum())
+        self._first = self._first[~gone]
+        self.miss(places)
+
     def pop_missed(self) -> NDArray[np.int64]:
         """Return samples of which the node has to be told that they will not be sent, at most `LOOK`, once."""
         missed, self._missed = self._missed[:LOOK], self._missed[LOOK:]
@@ -181,7 +188,7 @@ class Taker:
 
 
 class Sending(Feature, Reprs, shows="waited_for"):
-    """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory.
+    """Chooses the samples to send to other nodes. A sample that was sent is not held any more (`Epoch.deliver`).
 
     With `stripes`, it sends all samples that the other node's ranks will draw, without requests. With `slots`, it sends
     the samples that the other node requests, and then the samples that are sent along with them (section 3.4 of the
@@ -237,8 +244,13 @@ class Sending(Feature, Reprs, shows="waited_for"):
             if not len(positions) or key[0] in blocked:
                 continue
             if stuck and outgoing.urgent:
-                waits = epoch.plan.sample_of[positions[: outgoing.urgent]]
-                epoch.states.release(waits[epoch.states.due(waits)])
+                due = positions[: outgoing.urgent]
+                due = due[epoch.states.due(epoch.plan.sample_of[due])]
+                epoch.deliver(peer.node, epoch.plan.sample_of[due])
+                due = due[epoch.states.due(epoch.plan.sample_of[due])]  # other nodes of a group wait for these
+                if len(due):
+                    outgoing.withdraw(due, epoch.plan.sample_of[due])
+                    return self.next(peer, stuck=stuck)
             push = self._take(peer, key, epoch, positions)
             if push is not None:
                 return push
@@ -276,7 +288,7 @@ class Sending(Feature, Reprs, shows="waited_for"):
         places, present = places[: max(1, fit)], present[: max(1, fit)]
         here, number = places[present], self._number_of(peer.node, key)
         push = None if in_parts else Push(number, here, places[~present], self._residents.contents(here))
-        held = epoch.states.release(here)
+        held = epoch.deliver(peer.node, here)
         if in_parts:
             self._residents.refer(here[~held])
             self.departing.begin(peer.node, number, int(here[0]))  # with the reference that the epoch held

@@ -21,7 +21,6 @@ from brand.orders.base.plan import OpenReads, PlanWindow
 
 MAX_ASKED: Final = 1 << 20
 """Limit on the positions that another node asked for and that are kept until their samples are known."""
-_NO_NODE: Final = -1
 
 
 class ConnectedEpoch(WindowedEpoch):
@@ -40,13 +39,13 @@ class ConnectedEpoch(WindowedEpoch):
 
     # -- ranks and nodes -----------------------------------------------------------------------------------------------
 
-    def _work(self, rank: int) -> int:
-        work = super()._work(rank)
-        return work if self.ranks[rank] == self._setting.owners.node else round(work * self._share)
+    def _work(self, seat: int, node: NodeNumber) -> int:
+        work = super()._work(seat, node)
+        return work if node == self._setting.owners.node else round(work * self._share)
 
-    def _expect_of(self, rank: int, places: NDArray[Any]) -> NDArray[Any]:
-        places = places[self._gets(self.ranks[rank], places)]
-        self.states.expect(places)
+    def _to_read_for(self, node: NodeNumber, places: NDArray[Any]) -> NDArray[Any]:
+        places = places[self._gets(node, places)]
+        self._expect_for(node, places)
         self._spare(places)
         return places[self._to_read(places)]
 
@@ -72,10 +71,8 @@ class ConnectedEpoch(WindowedEpoch):
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         for known in (self._sends_from, self._wanted):
             known.pop(node, None)
-        gone = [rank for rank, at in self.ranks.items() if at == node]
         held = super().forget(node)
-        for rank in gone:
-            del self._fronts[rank]
+        self._fronts = {seat: front for seat, front in self._fronts.items() if seat in self.seats}
         return held
 
     def lose(self, node: NodeNumber) -> None:
@@ -127,7 +124,7 @@ class ConnectedEpoch(WindowedEpoch):
     @property
     def _passed(self) -> int:
         """Position before which no rank draws, and nothing is sent any more."""
-        elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
+        elsewhere = set(self.seats.values()) - {self._setting.owners.node}
         first, end = self._known.first, self._known.end
         fronts = [self.outgoing[node].front(end) if node in self.outgoing else first for node in elsewhere]
         return min([self.front()] * bool(self.here) + fronts, default=first)
@@ -138,19 +135,20 @@ class ConnectedEpoch(WindowedEpoch):
         Returns the places that were held.
         """
         places, ranks_of, drawn = self._drawn(window)
-        node_of = np.full(self.division.replicas, _NO_NODE)
-        node_of[list(self.ranks)] = list(self.ranks.values())
-        nodes = node_of[ranks_of]
-        unknown, gets = ~drawn & (nodes == _NO_NODE), np.zeros(len(places), np.bool_)
-        for node in set(self.ranks.values()):
-            here = np.flatnonzero(~drawn & (nodes == node))
+        spans = self.division.spans
+        known = np.bincount(np.array(list(self.seats), np.int64) // spans, minlength=self.division.replicas)
+        unknown, gets = ~drawn & (known[ranks_of] < spans), np.zeros(len(places), np.bool_)
+        for node in set(self.seats.values()):
+            draws = np.zeros(self.division.replicas, np.bool_)
+            draws[self._ranks_at(node)] = True
+            here = np.flatnonzero(~drawn & draws[ranks_of])
             here = here[self._gets(node, places[here])]
             gets[here] = True
             if node == self._setting.owners.node:
                 self._spare(places[here])
             elif node in self.outgoing:
                 self.outgoing[node].add(window.first + here)
-        unasked, out = places[unknown], places[~(unknown | gets)]
+        unasked, out = places[unknown & ~gets], places[~(unknown | gets)]
         return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
 
     # -- samples that are to be read after all ------------------------------------------------------------------------

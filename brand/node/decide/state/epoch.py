@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.members import Owners, SampleLimits
 from brand.node.decide.state.states import COMING, DUE, GONE, UNWANTED, ReadQueue, SampleStates
+from brand.node.decide.state.takes import Deliveries
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests, PlanWindows, read_of_sample
 from brand.orders.base.random import blocks
@@ -39,6 +40,13 @@ class Division:
     """Rank of each position from `start` on, with `locality`."""
     ruled: EpochRanks | None = None
     """The ranks by the rule of a mixture; None if they draw in turn or with `locality`."""
+    spans: int = 1
+    """The nodes of each model-parallel group. Ranks are then groups, and each has a seat at each of its nodes."""
+
+    @property
+    def seats(self) -> int:
+        """Number of seats. Those of rank `r` are `r * spans` to `r * spans + spans - 1`."""
+        return self.replicas * self.spans
 
     def positions(self, rank: int) -> NDArray[np.int64]:
         if self.ruled is not None:
@@ -103,8 +111,9 @@ class Division:
     def same_division(self, other: Division) -> bool:
         """Return whether both divide the positions among equally many ranks in the same way."""
         if self.ruled is not None and other.ruled is not None:
-            return self.ruled.rule.agrees_with(other.ruled.rule)
-        return (self.replicas, self.batch, self.ruled) == (other.replicas, other.batch, other.ruled)
+            return self.spans == other.spans and self.ruled.rule.agrees_with(other.ruled.rule)
+        mine, theirs = ((one.replicas, one.batch, one.ruled, one.spans) for one in (self, other))
+        return mine == theirs
 
     def same_as(self, other: Division) -> bool:
         """Return whether both divide the positions in the same way, and begin at the same position."""
@@ -232,8 +241,12 @@ class Epoch(Reprs, shows="number progress states reads"):
         self.states = SampleStates(samples, self.at_first)
         self.reads = ReadQueue(plan)
         self.progress = EpochProgress(division.start)
-        self.ranks: dict[int, NodeNumber] = {}
-        """Ranks that are known to draw, and the node of each."""
+        self.seats: dict[int, NodeNumber] = {}
+        """Seats of ranks that are known to draw, and the node of each."""
+        self._deliveries: Deliveries | None = None
+        """The nodes that have got each sample. None if each group has ranks on one node."""
+        if owners.of_chunk is not None and division.spans > 1:
+            self._deliveries = Deliveries(samples, int(owners.of_chunk.max()) + 1, division.spans)
         self.outgoing: dict[NodeNumber, ToSend] = {}
         """Samples that this node still has to send, by node."""
         self.lost = set(setting.unreachable())
@@ -247,7 +260,11 @@ class Epoch(Reprs, shows="number progress states reads"):
     @property
     def here(self) -> list[int]:
         """Ranks that draw at this node."""
-        return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
+        return self._ranks_at(self._setting.owners.node)
+
+    def _ranks_at(self, node: NodeNumber) -> list[int]:
+        """Return the ranks that draw at a node."""
+        return [seat // self.division.spans for seat, at in self.seats.items() if at == node]
 
     def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
         return self._setting.owners.of(places)
@@ -289,23 +306,25 @@ class Epoch(Reprs, shows="number progress states reads"):
         return bool((waits if self.mine is None else waits & self.mine(places)).any())
 
     def expect(
-        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+        self, seats: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> None:
-        """Add ranks that draw, each at its node. `fronts`: position before which a rank has drawn all its positions.
+        """Add ranks that draw, each at a node, by their seats there.
+
+        `fronts`: position before which a rank has drawn all its positions there.
 
         `read_of` is `read_of_sample(plan)` if the caller has it.
         """
-        for _ in self.expecting(ranks, fronts, read_of):
+        for _ in self.expecting(seats, fronts, read_of):
             pass
 
     def expecting(
-        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+        self, seats: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
         """Do the work of `expect` in steps. Yield the number of samples of each step."""
-        new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
+        new = {seat: node for seat, node in seats.items() if seat not in self.seats}
         if not new:
             return
-        self.ranks |= new
+        self.seats |= new
         # The cached samples change whenever a job begins or ends. A job that shares therefore also holds cached samples
         # until it draws them.
         limits = self._setting.limits
@@ -313,12 +332,13 @@ class Epoch(Reprs, shows="number progress states reads"):
         for part in blocks(len(without)):
             without[part] = limits.never_held(part) if self.plan.shares else limits.need_no_read(part)
             yield part.stop - part.start
-        for rank, node in new.items():
-            if node == self._setting.owners.node and rank in fronts:
+        for seat, node in new.items():
+            rank = seat // self.division.spans
+            if node == self._setting.owners.node and seat in fronts:
                 # The plan's first requests were sent for another server: samples that it got would never be sent again.
-                self.progress.note_front(rank, fronts[rank])
+                self.progress.note_front(rank, fronts[seat])
                 self.requests = None
-            for positions in self.division.parts(rank, fronts.get(rank, 0)):
+            for positions in self.division.parts(rank, fronts.get(seat, 0)):
                 places = self.plan.sample_of[positions]
                 if self.mine is not None:
                     mine, can = self.mine(places), ~limits.too_large(node, places)
@@ -327,7 +347,7 @@ class Epoch(Reprs, shows="number progress states reads"):
                         places = places[mine | (can & ~unreachable)]
                     else:
                         places = places[mine & can]
-                self.states.expect(places[~without[places]])
+                self._expect_for(node, places[~without[places]])
                 self.progress.expect(len(places))
                 yield len(positions)
         found = read_of_sample(self.plan) if read_of is None else read_of
@@ -341,8 +361,8 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
         """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""
-        ranks = [rank for rank, at in self.ranks.items() if at == node]
-        positions = np.sort(np.concatenate([np.arange(0), *(self.positions_of(rank) for rank in ranks)]))
+        parts = [self.positions_of(rank) for rank in self._ranks_at(node)]
+        positions = np.sort(np.concatenate([np.arange(0), *parts]))
         places = self.plan.sample_of[positions]
         assert self.mine is not None
         can = self.mine(places) & ~self._setting.limits.too_large(node, places)
@@ -351,16 +371,39 @@ class Epoch(Reprs, shows="number progress states reads"):
 
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         """Stop sending to a node. Return the places that were held for its ranks."""
-        self.outgoing.pop(node, None)
+        queue = self.outgoing.pop(node, None)
         self.progress.elsewhere.pop(node, None)
         held: list[NDArray[Any]] = [np.arange(0)]
-        for rank in [rank for rank, at in self.ranks.items() if at == node]:
-            del self.ranks[rank]
-            places = self._drawn_by(rank)
-            places = places if self.mine is None else places[self.mine(places)]
-            self.progress.expect(-len(places))
-            held.append(places[self.states.release(places)])
+        for rank in self._ranks_at(node):
+            positions = self.positions_of(rank)
+            places: NDArray[Any] = self.plan.sample_of[positions]
+            mine = slice(None) if self.mine is None else self.mine(places)
+            self.progress.expect(-len(places[mine]))
+            left = places[mine]
+            if self._deliveries is not None and queue is not None:  # those that were sent were counted then
+                left = left[np.isin(positions[mine], queue.left())]
+            held.append(left[self.deliver(node, left)])
+        self.seats = {seat: at for seat, at in self.seats.items() if at != node}
         return np.concatenate(held)
+
+    def deliver(self, node: NodeNumber, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Note that all ranks of a node have drawn these samples, or that they were sent to it.
+
+        Releases those that no other node of the group still gets. Returns a mask of those that the epoch held.
+        """
+        if self._deliveries is None:
+            return self.states.release(places)
+        assert self.mine is not None
+        last, mine = np.ones(len(places), np.bool_), self.mine(places)
+        last[mine] = self._deliveries.note(node, places[mine])
+        last[last] = self.states.release(places[last])
+        return last
+
+    def _expect_for(self, node: NodeNumber, places: NDArray[Any]) -> None:
+        """Expect samples that a new rank draws at a node."""
+        if self._deliveries is not None:
+            self._deliveries.forget(node, places)
+        self.states.expect(places)
 
     def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
         """Note that a node waits for the samples at these positions."""
@@ -426,7 +469,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         for positions in waiting:
             rank = self.division.rank_of(int(positions[0]))
             lowest[rank] = min(lowest.get(rank, samples), int(positions.min()))
-        elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
+        elsewhere = set(self.seats.values()) - {self._setting.owners.node}
         sent = [self.outgoing[node].front(end) if node in self.outgoing else 0 for node in elsewhere]
         return min((*(fronts | lowest).values(), *sent))
 

@@ -48,11 +48,13 @@ class Run:
     readers: dict[tuple[ClientNumber, int | None], EpochReader] = field(default_factory=dict)
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
-    """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
+    """The node at which each rank has last begun an epoch, by (seat, seats). The rank may have left since."""
     rules: dict[int, RankRule] = field(default_factory=dict)
-    """The rule with which each rank has last begun an epoch, if it has one."""
+    """The rule with which each rank has last begun an epoch, if it has one, by its seat."""
     copies: int = 1
     """Number of processes of this node that each draw all positions of a rank: a model-parallel group."""
+    spans: int = 1
+    """Number of nodes that each group has ranks on."""
     loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
@@ -89,7 +91,8 @@ class Run:
     def begin(self, client: ClientNumber, reader: EpochReader, node: NodeNumber) -> None:
         """Record how ranks of this node or of another node begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
-        self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
+        self.homes |= {(seat, begin.seats): begin.node for seat in begin.ranks}
+        self.spans = begin.spans
         if begin.rule is not None:
             self.rules |= dict.fromkeys(begin.ranks, begin.rule)
         self.readers[client, None if here else reader.epoch] = reader
@@ -125,18 +128,21 @@ class Run:
         if epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch)):
             return True
         mine = next((begin.rule for begin in self.begins(epoch) if begin.node == node), None)
-        if mine is None or not all(mine.agrees_with(self.rules.get(rank)) for rank in range(mine.replicas)):
+        seats = 0 if mine is None else mine.replicas * self.spans
+        if mine is None or not all(mine.agrees_with(self.rules.get(seat)) for seat in range(seats)):
             return False
         self.agreed.add(epoch)
         return True
 
     def continued(self, node: NodeNumber) -> Begin | None:
         """Return how the ranks of this node continue with an epoch: as they have begun. None if none has a rule."""
-        rule = next((rule for rank, rule in self.rules.items() if self.homes.get((rank, rule.replicas)) == node), None)
+        spans = self.spans
+        rules = (rule for seat, rule in self.rules.items() if self.homes.get((seat, rule.replicas * spans)) == node)
+        rule = next(rules, None)
         if rule is None:
             return None
-        ranks = tuple(sorted(rank for rank, at in self.known(rule.replicas).items() if at == node))
-        return Begin(0, rule.replicas, ranks, node=node, rule=rule)
+        ranks = tuple(sorted(seat for seat, at in self.known(rule.replicas * spans).items() if at == node))
+        return Begin(0, rule.replicas, ranks, node=node, rule=rule, spans=spans)
 
     def conflict(self, node: NodeNumber) -> str | None:
         """Return how other ranks have begun an epoch in another way than those of this node. None if none have."""
@@ -149,22 +155,22 @@ class Run:
         return None
 
     def fronts(self, epoch: int) -> dict[int, int]:
-        """Return, by rank, the position of an epoch before which the rank has drawn all its positions."""
-        return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
+        """Return, by seat, the position of an epoch before which the rank has drawn all its positions there."""
+        return {seat: begin.front for begin in self.begins(epoch) if begin.front for seat in begin.ranks}
 
-    def known(self, replicas: int) -> dict[int, NodeNumber]:
-        """Return the ranks that have begun any epoch, and the node of each."""
-        return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
+    def known(self, seats: int) -> dict[int, NodeNumber]:
+        """Return the seats of ranks that have begun any epoch, of so many seats, and the node of each."""
+        return {seat: node for (seat, of), node in self.homes.items() if of == seats}
 
-    def ranks(self, replicas: int) -> dict[int, NodeNumber]:
-        """Return the ranks that have announced draws, and the node of each."""
-        begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
-        return {rank: begin.node for begin in begins for rank in begin.ranks}
+    def seats(self, seats: int) -> dict[int, NodeNumber]:
+        """Return the seats of ranks that have announced draws, of so many seats, and the node of each."""
+        begins = [reader.begin for reader in self.readers.values() if reader.begin.seats == seats]
+        return {seat: begin.node for begin in begins for seat in begin.ranks}
 
 
 def _complete(begin: Begin, begins: list[Begin]) -> bool:
     """Return whether all ranks have begun in the same way as `begin`."""
-    return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
+    return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.seats
 
 
 class Runs(UserDict[RunNumber, Run]):

@@ -177,7 +177,7 @@ class WindowedEpoch(Epoch):
         self._buffer = buffer * windows.draws // windows.mapping.samples
         """About how many positions pass from the first draw of a stripe to its last one."""
         self._fronts: dict[int, int] = {}
-        """Position before which each known rank had drawn all its positions when it began."""
+        """Position before which each known rank had drawn all its positions at a node when it began, by its seat."""
         self._begun = False
         self._whole = False
         """Whether draws are so far apart that all positions have to be known."""
@@ -220,35 +220,36 @@ class WindowedEpoch(Epoch):
     # -- ranks -------------------------------------------------------------------------------------------------------
 
     def expecting(
-        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+        self, seats: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
         """Add ranks that draw. Windows that are known are visited, later ones when they are made."""
         del read_of
-        new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
+        new = {seat: node for seat, node in seats.items() if seat not in self.seats}
         if not new:
             return
-        if not self.ranks:
+        if not self.seats:
             self.reads.put_back_all()
             yield from self._leave_out_others()
-        self.ranks |= new
-        for rank in new:
-            front = self._fronts[rank] = fronts.get(rank, 0)
-            if rank in fronts:
-                self.progress.note_front(rank, front)
-            self.progress.expect(self._work(rank))
+        self.seats |= new
+        for seat, node in new.items():
+            front = self._fronts[seat] = fronts.get(seat, 0)
+            if seat in fronts:
+                self.progress.note_front(seat // self.division.spans, front)
+            self.progress.expect(self._work(seat, node))
         wanted = [np.arange(0)]
         for first, places in self._known.parts():
             positions = np.arange(first, first + len(places))
             ranks_of = self.division.ranks_of(positions)
-            for rank in new:
-                mine = (ranks_of == rank) & (positions >= self._fronts[rank])
-                wanted.append(self._expect_of(rank, places[mine]))
+            for seat, node in new.items():
+                mine = (ranks_of == seat // self.division.spans) & (positions >= self._fronts[seat])
+                wanted.append(self._to_read_for(node, places[mine]))
             yield len(places)
         self.reads.put_back(np.concatenate(wanted))
 
-    def _work(self, rank: int) -> int:
-        """Return how many samples this node delivers for a rank, about."""
-        return self.division.count(rank, self._fronts[rank])
+    def _work(self, seat: int, node: NodeNumber) -> int:
+        """Return how many samples this node delivers for a rank at a node, about."""
+        del node
+        return self.division.count(seat // self.division.spans, self._fronts[seat])
 
     def _leave_out_others(self) -> Iterator[int]:
         """Release the samples outside the subset, which are due at first as all are. Yield their number in steps."""
@@ -265,7 +266,7 @@ class WindowedEpoch(Epoch):
 
     @property
     def _knows_all_ranks(self) -> bool:
-        return len(self.ranks) >= self.division.replicas
+        return len(self.seats) >= self.division.seats
 
     # -- windows -----------------------------------------------------------------------------------------------------
 
@@ -301,7 +302,7 @@ class WindowedEpoch(Epoch):
 
     def _needs_more(self) -> bool:
         """Whether reads or ranks will soon be past the positions that are known."""
-        if not self.ranks:
+        if not self.seats:
             return False
         ahead = self._known.end - reached(self)
         if not self._knows_all_ranks and ahead < self._room + self._buffer:
@@ -337,15 +338,16 @@ class WindowedEpoch(Epoch):
         if self._knows_all_ranks and max(self.progress.start, *self._fronts.values()) <= window.first:
             return np.arange(0)
         places, ranks_of, drawn = self._drawn(window)
-        unasked, out = places[~np.isin(ranks_of, list(self.ranks)) & ~drawn], places[drawn]
+        unasked, out = places[~np.isin(ranks_of, self.here) & ~drawn], places[drawn]
         return np.concatenate((unasked[self.states.do_not_ask(unasked)], out[self.states.release(out)]))
 
     def _drawn(self, window: PlanWindow) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
         """Return the places of a window, the rank of each, and whether the rank had drawn it when it began."""
         positions = np.arange(window.first, window.end)
         ranks_of = self.division.ranks_of(positions)
-        fronts = np.full(self.division.replicas, self.progress.start)
+        fronts = np.full(self.division.seats, self.progress.start)
         fronts[list(self._fronts)] = [max(self.progress.start, front) for front in self._fronts.values()]
+        fronts = fronts.reshape(-1, self.division.spans).min(axis=1)
         return window.sample_of, ranks_of, positions < fronts[ranks_of]
 
     def _queue_window(self, window: PlanWindow) -> None:
@@ -373,18 +375,15 @@ class WindowedEpoch(Epoch):
 
     # -- samples that are to be read after all ------------------------------------------------------------------------
 
-    def _expect_of(self, rank: int, places: NDArray[Any]) -> NDArray[Any]:
-        """Expect samples that a new rank draws. Return those that have to be read."""
-        del rank
-        return self._expect(places)
-
-    def _expect(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Expect samples. Return those that have to be read."""
-        self.states.expect(places)
+    def _to_read_for(self, node: NodeNumber, places: NDArray[Any]) -> NDArray[Any]:
+        """Expect samples that a new rank draws at a node. Return those that have to be read."""
+        self._expect_for(node, places)
         return places[self._to_read(places)]
 
     def read_again(self, places: NDArray[np.intp]) -> None:
-        self.reads.put_back(self._expect(places[self.states.are(NO_READ, places)]))
+        places = places[self.states.are(NO_READ, places)]
+        self.states.expect(places)
+        self.reads.put_back(places[self._to_read(places)])
 
     def hold(self, places: NDArray[np.intp], front: int) -> NDArray[np.intp]:
         del front
