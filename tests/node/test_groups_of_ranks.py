@@ -12,10 +12,10 @@ from brand.errors import ProtocolError
 from brand.node.decide.state.account import Account, Conduct
 from brand.node.decide.state.epoch import Division
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.takes import Takes
+from brand.node.decide.state.takes import Deliveries, Takes
 from brand.node.memory.residents import MAX_LEASES
 from brand.node.wire.drawing import Announcement, Drawer
-from brand.node.wire.numbers import RunNumber
+from brand.node.wire.numbers import NodeNumber, RunNumber
 from tests.node.test_core import ORDER, SAMPLES, draw, world
 from tests.node.world import World, some_pieces
 from tests.rounds import Chance, rounds
@@ -109,10 +109,27 @@ def test_how_often_samples_were_drawn() -> None:
     assert takes.note(np.array([3, 0])).tolist() == [True, True]
 
 
+@pytest.mark.parametrize("nodes", [2, 8, 9, 40, 64])
+def test_which_nodes_have_got_samples(nodes: int) -> None:
+    """Of a group on two nodes. A node that gets its samples again counts once."""
+    got, last = Deliveries(5, nodes, 2), NodeNumber(nodes - 1)
+    assert got.note(NodeNumber(0), np.array([0, 3])).tolist() == [False, False]
+    assert got.note(NodeNumber(0), np.array([3])).tolist() == [False]
+    assert got.note(last, np.array([3, 4])).tolist() == [True, False]
+    got.forget(NodeNumber(0), np.array([3]))
+    assert got.note(last, np.array([3, 0])).tolist() == [False, True]
+
+
 @pytest.mark.parametrize("copies", [0, 256])
 def test_a_group_of_that_many_ranks_is_refused(copies: int) -> None:
     with pytest.raises(ProtocolError, match=r"ranks of a group: there are 1 to 255"):
         Announcement(0, copies=copies).check()
+
+
+@pytest.mark.parametrize(("spans", "part"), [(0, 0), (2, 2), (1 << 31, 0)])
+def test_a_seat_that_no_group_has_is_refused(spans: int, part: int) -> None:
+    with pytest.raises(ProtocolError, match="nodes of a group"):
+        Announcement(0, spans=spans, part=part).check()
 
 
 @pytest.mark.slow

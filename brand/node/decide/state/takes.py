@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from brand.node.wire.numbers import NodeNumber
 from brand.reprs import Reprs
 
-
 MOST_NODES: Final = 64
 """The most nodes of a job that has groups on several of them: a word has a bit for each."""
 
