@@ -93,7 +93,7 @@ class CoreMachine(RuleBasedStateMachine):
         epochs = sorted(self.world.epochs().items(), key=lambda item: item[0])
         (run, number), live = epochs[which % len(epochs)]
         start, replicas = live.epoch.progress.start, live.epoch.division.replicas
-        late = sorted(set(range(replicas)) - live.epoch.ranks.keys())
+        late = sorted(set(range(replicas)) - live.epoch.seats.keys())
         if late and self.clients[client] in self.world.runs[run].clients:
             where = (self.clients[client], run, number)
             self.world.begin(*where, start, rank=late[0], replicas=replicas)

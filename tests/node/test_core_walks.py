@@ -229,7 +229,7 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def coming(epoch: Epoch) -> bool:
         return len(epoch.states.all(COMING)) > 0
 
-    count(Epoch, "expect", lambda self, args, _: self.ranks and args[0].keys() - self.ranks and coming(self))
+    count(Epoch, "expect", lambda self, args, _: self.seats and args[0].keys() - self.seats and coming(self))
     count(Epoch, "drop", lambda self, args, _: coming(self))
     count(Epochs, "drop_idle", lambda self, args, result: result)
     count(Core, "_give_up_skipped", lambda self, args, result: result)

@@ -140,7 +140,7 @@ class TwoRanks:
 
 
 ORDERS = pytest.mark.parametrize(
-    "order", [{"protocol": "uniform"}, {"group_chunks": 3, "stripe": 2}], ids=["uniform", "stripes"]
+    "order", [{"protocol": "uniform"}, {"group_chunks": 3, "stripe": 2, "seed": 2}], ids=["uniform", "stripes"]
 )
 
 

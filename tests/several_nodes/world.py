@@ -126,7 +126,7 @@ class Rank:
         assert self.begun is not None
         epoch, start = self.begun
         facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": GOES_ON, "front": front}
-        self.world.begin(self.client, self.run, epoch, start, **facts, **self.seat)
+        self.world.begin(self.client, self.run, epoch, start, **(facts | self.seat))
         self.tells = False
 
     def go_on(self) -> None:
@@ -134,7 +134,7 @@ class Rank:
         self.learn()
         draws = self.world.draws(self.run)
         if self.position is None:
-            where = {"rank": self.rank, "replicas": self.ranks} | self.seat
+            where: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks} | self.seat
             self.world.begin(self.client, self.run, self.epoch, self.start, **where)
             self.begun, self.tells = (self.epoch, self.start), False
             self.position = self.start + self.rank
