@@ -20,7 +20,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.member_ranks import MemberRanks
-from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, ranks_of_rounds
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, positions_of_rank
 from brand.orders.mixtures.shares import check_weights
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
@@ -203,10 +203,8 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         return found
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
-        """Return the positions of a rank: one of each round, at random."""
-        rank, replicas = ranks
-        in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
-        return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
+        """See `positions_of_rank`."""
+        return positions_of_rank(self.seed, epoch, start, rounds, ranks)
 
     def begin(self, announcement: Announcement, *, goes_on: bool, outer: MemberRanks | None = None) -> None:
         """Have the servers of members that have a weight begin to read.
