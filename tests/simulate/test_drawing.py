@@ -200,7 +200,9 @@ def test_two_nodes(long_tail: Path, other: Path, kind: str) -> None:
             ]
             return Mixture(dict(zip(members, (3, 1), strict=True))) if kind == "mixture" else members[0]
 
-        facts = partial(lambda: [cluster.facts(node) for cluster in clusters for node in range(2)])
+        def facts() -> list[dict[str, Any]]:
+            return [cluster.facts(node) for cluster in clusters for node in range(2)]
+
         epochs = measured(facts, ranks_of(opened, 2, **sampler))
     if kind == "mixture":
         check(mixture_predicted(paths, (3, 1), memory, nodes=2), epochs)

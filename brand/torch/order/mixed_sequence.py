@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -223,6 +224,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             facts = f"{weights} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
             check_agreed(f"{self._origin}|begin", facts, f"the weights of {self._members.what} are")
         come, present = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
+        begins = []
         for number, (order, size) in enumerate(zip(self.order.orders, self.order.sizes, strict=True)):
             if not present[number]:
                 continue
@@ -238,9 +240,14 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             same = rule is None or rule.agrees_with(self._rules.get(number))
             origin = f"{self._origin}|member {number}"
             one = replace(one, processes=GOES_ON) if goes_on and same else one
-            self._members.begin(self._tags[number], number, order, one, origin=origin, rule=rule)
+            self._members.ports[number].prepare(order, one, origin=origin, rule=rule)
+            begins.append(
+                partial(self._members.begin, self._tags[number], number, order, one, origin=origin, rule=rule)
+            )
             if rule is not None:
                 self._rules[number] = rule
+        for begin in begins:
+            begin()
 
     def _rule(self, member: int, size: int, begins: Announcement, outer: MemberRanks | None) -> MemberRanks:
         """Return the rule by which ranks divide a member of `size` positions an epoch."""
