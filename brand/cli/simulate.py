@@ -27,7 +27,19 @@ from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
-from brand.simulate.whatif import MOVES, Case, Data, Prediction, Price, Servers, answer, data_of, imagine
+from brand.simulate.whatif import (
+    MOVES,
+    Case,
+    Data,
+    Planned,
+    Prediction,
+    Price,
+    Servers,
+    answer,
+    answer_mixture,
+    data_of,
+    imagine,
+)
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.weighting import BALANCED
 
@@ -87,11 +99,25 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("nodes", "Nodes that train together. Default: 1.")
 @_several("servers", "Servers of the nodes: connected, or alone (each reads what its ranks fetch). Default: connected.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
+@click.option(
+    "--replication",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Ranks of a group that fetches the same samples (tensor parallelism).",
+)
 @click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Samples of a rank's batch.")
 @click.option("--epochs", type=click.IntRange(2), default=3, show_default=True, help="Epochs to simulate.")
 @click.option("--subset", metavar="EXPRESSION", help='With DST: samples to fetch, such as "label < 10".')
 @click.option("--weights", metavar="WEIGHTS", help="With DST: balanced, FILE.npy, or weights of classes: cat=3,dog=1.")
-@click.option("--num-samples", type=click.IntRange(1), help="With --weights: samples of an epoch. Default: as in DST.")
+@click.option("--num-samples", type=click.IntRange(1), help="With --weights or --member: samples of an epoch.")
+@click.option(
+    "--length", metavar="LENGTH", help="With DST: plan batches from this field, or from FILE.npy with all lengths."
+)
+@click.option("--batch-length", type=click.FloatRange(0, min_open=True), help="With --length: length of a batch.")
+@click.option("--tokens-per-row", type=click.IntRange(1), help="With --length: pack rows of this many tokens.")
+@click.option("--rows-per-batch", type=click.IntRange(1), help="With --tokens-per-row: rows of a batch.")
+@click.option("--member", metavar="PATH=WEIGHT", multiple=True, help="A member of a Mixture, in place of DST.")
 @click.option("--train", type=click.FloatRange(0, min_open=True), help="Samples that one rank trains in a second.")
 @click.option("--decode", type=click.FloatRange(0), default=0.0, help="Milliseconds that one thread decodes a sample.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a node that decode.")
@@ -128,7 +154,9 @@ def simulate(
     The simulator makes the decisions of a data server, with the real plan and the real sizes. Only the time is a model.
     Several values of an option, separated by commas, make a row each.
 
-    With --subset or --weights, it predicts the epochs of BrandSampler(subset=..., weights=..., num_samples=...).
+    With --subset or --weights, it predicts the epochs of BrandSampler(subset=..., weights=..., num_samples=...). With
+    --length, it predicts those of a LengthBatchSampler, or, with --tokens-per-row, of a PackedBatchSampler. With
+    --member, given once for each member, it predicts those of a Mixture.
 
     With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
     JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,subset=0.1 of
@@ -143,16 +171,26 @@ def simulate(
     if policies is not None or given["decoded_memory"] is not None:
         raise UsageError("--policies and --decoded-memory belong to jobs: give --job, too")
     figure = empty_figure(plot) if plot else None
-    data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     _check_draws(dst, given)
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
-    cases = _cases(dst, given, _weights(given["weights"], data))
-    rows = [_CaseRow(case, named, answer(data, case)) for case, named in cases]
+    if given["member"]:
+        members = [_member(each) for each in given["member"]]
+        every = [data for data, _ in members]
+        cases = _cases(given["member"][0].rpartition("=")[0], given, None)
+        rows = [_CaseRow(case, named, answer_mixture(members, case)) for case, named in cases]
+    else:
+        data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
+        every = [data]
+        rows = [
+            _CaseRow(case, named, answer(data, case))
+            for case, named in _cases(dst, given, _weights(given["weights"], data))
+        ]
+    samples, stored_bytes = sum(data.samples for data in every), sum(data.stored_bytes for data in every)
     if as_json:
         facts = [_facts(row, price) for row in rows]
-        print_json({"samples": data.samples, "stored_bytes": data.stored_bytes, "rows": facts})
+        print_json({"samples": samples, "stored_bytes": stored_bytes, "rows": facts})
     else:
-        _show(data, rows, price)
+        _show(samples, stored_bytes, rows, price)
     if plot and figure:
         _draw(rows, figure)
         save_figure(figure, plot)
@@ -198,14 +236,59 @@ def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any])
 
 def _check_draws(dst: Path | str | None, given: dict[str, Any]) -> None:
     """Raise `UsageError` if the simulator cannot know the fetches of a subset or of weights."""
-    used = [f"--{name}" for name in ("subset", "weights") if given[name] is not None]
-    if given["num_samples"] and given["weights"] is None:
-        raise UsageError("--num-samples belongs to weights: give --weights, too")
-    if used and dst is None:
+    used = [f"--{name}" for name in ("member", "length", "weights", "subset") if given[name]]
+    described = (dst, given["samples"], given["mean_bytes"], given["sigma"])
+    if given["num_samples"] and not (given["weights"] or given["member"]):
+        raise UsageError("--num-samples belongs to weights and mixtures: give --weights or --member, too")
+    if given["member"] and (used[1:] or any(described)):
+        raise UsageError(f"--member names the data sets of a Mixture: leave out {(*used[1:], 'DST and --samples')[0]}")
+    if given["length"] and given["weights"]:
+        raise UsageError("--length: batches that are planned from lengths take no weights: leave out --weights")
+    for name in ("batch_length", "tokens_per_row", "rows_per_batch"):
+        if given[name] and not given["length"]:
+            raise UsageError(f"--{name.replace('_', '-')} belongs to lengths: give --length, too")
+    row = given["tokens_per_row"]
+    if bool(row) != bool(given["rows_per_batch"]) or (row and given["batch_length"]):
+        raise UsageError("packed rows need --tokens-per-row and --rows-per-batch, and have no --batch-length")
+    if used and not given["member"] and dst is None:
         raise UsageError(f"{used[0]} needs the columns of a data set: give one in place of --samples and --mean-bytes")
-    for name, one in ("nodes", "1"), ("cache", "0"):
+    for name, one in ("servers", "connected"), ("cache", "0"):
         if used and (given[name] or one) != one:
-            raise UsageError(f"{used[0]} is simulated for one node without a cache folder: leave out --{name}")
+            raise UsageError(
+                f"{used[0]} is simulated for servers that are connected and have no cache folder: leave out --{name}"
+            )
+
+
+def _member(text: str) -> tuple[Data, float]:
+    """Return a member of a mixture, and its weight."""
+    path, _, number = text.rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = -1.0
+    if not path or not 0 <= weight < math.inf:
+        raise UsageError(f"--member {text}: give the path of a data set and its weight, as in train.brand=0.7")
+    return data_of(StoredDataSet(path)), weight
+
+
+def _planned(given: dict[str, Any]) -> Planned | None:
+    """Return the batches that are planned from lengths. A limit of `--batch` samples holds if there is no other."""
+    length, most, row = given["length"], given["batch_length"], given["tokens_per_row"]
+    if length is None:
+        return None
+    alone = click.get_current_context().get_parameter_source("batch") is ParameterSource.DEFAULT
+    size = None if row or (most and alone) else given["batch"]
+    length = _numbers("--length", length) if length.endswith(".npy") else length
+    return Planned(length, size, most, row, given["rows_per_batch"])
+
+
+def _numbers(option: str, text: str) -> Any:
+    """Return the array of a file. Raises `UsageError`."""
+    try:
+        with storage_errors(Path(text), "cannot read"):
+            return np.load(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}: this is no file of NumPy with a number for each sample") from None
 
 
 def _weights(text: str | None, data: Data) -> Any:
@@ -213,11 +296,7 @@ def _weights(text: str | None, data: Data) -> Any:
     if text is None or text == BALANCED:
         return text
     if text.endswith(".npy"):
-        try:
-            with storage_errors(Path(text), "cannot read"):
-                return np.load(text)
-        except ValueError:
-            raise UsageError(f"--weights {text}: this is no file of NumPy with a number for each sample") from None
+        return _numbers("--weights", text)
     found, classes = dict[str | int, float](), (data.stored and data.stored.classes) or []
     for each in text.split(","):
         name, _, weight = each.strip().rpartition("=")
@@ -249,7 +328,7 @@ def _cases(dst: Path | str | None, given: dict[str, Any], weights: Any) -> list[
     choices = memories, caches, storages, protocols, stripes, nodes, servers, placements
     if math.prod(len(each) for each in choices) > _MOST_ROWS:
         raise UsageError(f"that makes more than {_MOST_ROWS} rows: give fewer values")
-    cases = []
+    cases, planned = [], _planned(given)
     for memory, cache, storage, order, stripe, count, server, placement in itertools.product(*choices):
         chosen: OrderOption = order[1]
         if stripe[1] is not None:
@@ -258,13 +337,15 @@ def _cases(dst: Path | str | None, given: dict[str, Any], weights: Any) -> list[
             chosen = Stripes(length=stripe[1])
         network, train = given["network"] * 1e9 / 8, given["train"] or math.inf
         machine = Machine(storage[1], cache_storage, network, train, given["decode"] / 1000, given["threads"])
-        same = {name: given[name] for name in ("ranks", "batch", "epochs")}
+        same = {name: given[name] for name in ("ranks", "replication", "batch", "epochs")}
         same |= {"nodes": count[1], "servers": server[1], "placement": placement[1]}
         same |= {"subset": given["subset"], "weights": weights, "num_samples": given["num_samples"]}
+        same |= {"planned": planned}
         case = Case(machine, memory[1], cache=cache[1], order=chosen, **same)
         named = {"memory": memory, "cache": cache, "storage": storage, "order": order}
         named |= {"stripe": stripe, "nodes": count, "servers": server, "placement": placement}
-        drawn = {name: given[name] for name in ("subset", "weights") if given[name] is not None}
+        drawn = {name: given[name] for name in ("subset", "weights", "length") if given[name] is not None}
+        drawn |= {"mixture": " ".join(given["member"])} if given["member"] else {}
         cases.append((case, {name: each[0] for name, each in named.items()} | drawn))
     return cases
 
@@ -350,13 +431,13 @@ def _facts(row: _CaseRow, price: Price) -> dict[str, Any]:
     }
 
 
-def _show(data: Data, rows: list[_CaseRow], price: Price) -> None:
+def _show(samples: int, stored_bytes: int, rows: list[_CaseRow], price: Price) -> None:
     from rich.console import Console
 
     first = rows[0]
     varying = [name for name in first.named if len({row.named[name] for row in rows}) > 1]
     fixed = [f"{name} {value}" for name, value in first.named.items() if name not in varying and value not in _UNSAID]
-    echo(f"{counted(data.samples, 'sample')}, {size(data.stored_bytes)}; {', '.join(fixed)}")
+    echo(f"{counted(samples, 'sample')}, {size(stored_bytes)}; {', '.join(fixed)}")
     if first.case.machine.train_per_s < math.inf:
         echo(f"Training alone takes {duration(first.answer.later.training)} an epoch")
     Console(highlight=False, width=_WIDTH).print(_table(rows, varying, price))

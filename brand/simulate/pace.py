@@ -76,11 +76,15 @@ class EpochTimes:
 
 
 def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Machine) -> list[EpochTimes]:
-    """Return the times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, from `work_of`."""
+    """Return the times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, from `work_of`.
+
+    Works of more servers than nodes are those of the members of a mixture, of all nodes for each member.
+    """
     nodes, per_epoch = run.nodes, run.iterations
-    iterations = per_epoch * len(epochs)
-    came = np.max([np.concatenate([epoch[node].received_bytes for epoch in epochs]) for node in range(nodes)], axis=0)
-    from_storage, from_cache = _together([[epoch[node] for epoch in epochs] for node in range(nodes)], per_epoch)
+    iterations, servers = per_epoch * len(epochs), range(len(epochs[0]))
+    received = [np.concatenate([epoch[server].received_bytes for epoch in epochs]) for server in servers]
+    came = np.max([np.sum(received[node::nodes], axis=0) for node in range(nodes)], axis=0)
+    from_storage, from_cache = _together([[epoch[server] for epoch in epochs] for server in servers], per_epoch)
     storage_s = machine.storage.seconds(from_storage.size, from_storage.operations)
     cache_s = machine.cache.seconds(from_cache.size / nodes, from_cache.operations / nodes)
     exact = np.concatenate([sum(work.exact_bytes for work in epoch) for epoch in epochs]).astype(np.float64)

@@ -8,26 +8,30 @@ of a pool. Its figures are multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.node.decide.state.choosing import Placement
-from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
+from brand.node.setup.choose import Facts, Nodes, choose_order, choose_room, choose_whole_unit, facts_of, samples_held
+from brand.node.setup.lengths import lengths_of, planned_limits
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
+from brand.node.setup.request_sizes import PART_SHARE
 from brand.node.setup.weighted import as_subset, of_subset, weighted_order
 from brand.orders.baselines import Pool
-from brand.orders.mixtures.mixed_order import MixedOrder
+from brand.orders.mixtures.mixed_order import MixedOrder, seed_of_member
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.drawing import work_of_draws
 from brand.simulate.pace import EpochTimes, Machine, pace
 from brand.simulate.running import EpochWork, SimulatedRun, work_of
+from brand.simulate.sampling import MixedSampling, PlannedSampling
 from brand.storage.dataset.dataset import StoredDataSet
 
 Servers = Literal["connected", "alone"]
@@ -86,6 +90,27 @@ def imagine(samples: int, mean_bytes: float, sigma: float, chunk_size: int) -> D
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """The batches of a `LengthBatchSampler` or a `PackedBatchSampler`."""
+
+    length: Any
+    """As the sampler takes it."""
+    size: int | None = None
+    """`batch_size`."""
+    most: float | None = None
+    """`batch_length`."""
+    row: int | None = None
+    """`tokens_per_row`."""
+    rows: int | None = None
+    """`rows_per_batch`."""
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The fields of `BatchLimits`."""
+        return {name: getattr(self, name) for name in ("size", "most", "row", "rows")}
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One set of choices."""
 
@@ -102,15 +127,19 @@ class Case:
     """Placement of the cache folders. `frequency` counts the draws of all `epochs`."""
     ranks: int = 1
     """Ranks of each node."""
+    replication: int = 1
+    """Consecutive ranks that fetch the same samples, as in `BrandSampler(replication=...)`."""
     batch: int = 256
     epochs: int = 3
     seed: int = 0
     subset: str | None = None
-    """The samples that a `BrandSampler(subset=...)` fetches. They, and weights, need a data set, and one node."""
+    """The samples that a `BrandSampler(subset=...)` fetches. They, weights and lengths need a data set."""
     weights: Any = None
     """As `BrandSampler(weights=...)` takes them."""
     num_samples: int | None = None
-    """Samples of an epoch with weights."""
+    """Samples of an epoch with weights, or of a mixture."""
+    planned: Planned | None = None
+    """The batches that are planned from lengths, in place of those of `batch` samples."""
 
     @property
     def connected(self) -> bool:
@@ -147,7 +176,7 @@ class Counts:
 class Prediction:
     """The costs of a case, epoch by epoch."""
 
-    order: Order
+    order: Order | MixedOrder
     memory_bytes: int
     """Memory of each node."""
     kept_bytes: int
@@ -190,62 +219,125 @@ class Price:
 
 def answer(data: Data, case: Case) -> Prediction:
     """Return the costs of a case for a data set. Raises `UsageError` if the case is impossible."""
+    _check(case)
+    order_of, epochs = _orders(data, case, case.seed), range(case.epochs)
+    order = order_of(1)
+    sampling = _sampling(data, case, order, order_of)
+    if isinstance(sampling, PlannedSampling):
+        case = replace(case, batch=sampling.mean_samples)
+    run = _run(data, case, order, sampling)
+    works = list(work_of(run, epochs)) if sampling is None else work_of_draws([run], sampling, epochs)
+    return _prediction(run, order, works, case, data.parts)
+
+
+def answer_mixture(members: Sequence[tuple[Data, float]], case: Case) -> Prediction:
+    """Return the costs of a `Mixture` of data sets with these weights. Raises `UsageError`.
+
+    Each member has a server of its own on each node, with the memory of the case.
+    """
+    _check(case)
+    orders = [_orders(data, case, seed_of_member(case.seed, n))(1) for n, (data, _) in enumerate(members)]
+    samples, weights = case.num_samples or sum(data.samples for data, _ in members), [weight for _, weight in members]
+    try:
+        sampling = MixedSampling(MixedOrder.of(orders, samples, case.seed, weights))
+    except ValueError as error:
+        raise UsageError(f"this is no mixture: {error}") from None
+    runs = [_run(data, case, order, sampling) for (data, _), order in zip(members, orders, strict=True)]
+    return _prediction(runs[0], sampling.order, work_of_draws(runs, sampling, range(case.epochs), weights), case, 1.0)
+
+
+def _check(case: Case) -> None:
     if case.epochs < 2:
         raise UsageError("at least two epochs are simulated: the first one and a later one differ")
-    ranks = case.nodes * case.ranks
-    facts = replace(data.facts, read_bytes=case.machine.storage.stripe_bytes)
-    memory = _of_part(case.memory, data)
-    option = case.order
+    if case.ranks % case.replication:
+        raise UsageError(
+            f"groups of {case.replication} ranks, and {counted(case.ranks, 'rank')} on each node: a group is on one "
+            "node, so give a number of ranks that is a multiple of the replication"
+        )
+
+
+def _groups(case: Case) -> int:
+    """Return the ranks that fetch other samples: one of each group, because a server reads once for ranks in step."""
+    return case.nodes * case.ranks // case.replication
+
+
+def _facts(data: Data, case: Case) -> Facts:
+    return replace(data.facts, read_bytes=case.machine.storage.stripe_bytes)
+
+
+def _orders(data: Data, case: Case, seed: int) -> Callable[[int], Order]:
+    """Return a function that returns the order of a case, for a number of orders that are drawn at a time."""
+    option, groups = case.order, _groups(case)
     if isinstance(option, Pool):
         option = Pool(max(1, round(option.chunks / data.parts)))
-    cluster = Nodes(case.nodes if case.connected else 1, ranks, case.peer_memory)
+    cluster = Nodes(case.nodes if case.connected else 1, groups, case.peer_memory)
+    return partial(choose_order, _facts(data, case), seed, option, None, _of_part(case.memory, data), cluster)
 
-    def order_of(at_a_time: int) -> Order:
-        return choose_order(facts, case.seed, option, None, memory, cluster, at_a_time)
 
-    order = order_of(1)
-    mixed = None if data.stored is None else _mixed(data.stored, case, order, order_of)
-    cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
-    memories, nodes = (memory, case.peer_memory), (case.nodes, ranks)
-    run = SimulatedRun(
+def _run(data: Data, case: Case, order: Order, sampling: MixedSampling | PlannedSampling | None) -> SimulatedRun:
+    return SimulatedRun(
         data.sizes,
         order,
-        *memories,
-        *nodes,
-        case.batch,
-        cache_bytes,
-        whole_unit,
+        *(_of_part(case.memory, data), case.peer_memory),
+        *(case.nodes, _groups(case), case.batch),
+        _cache_bytes(data, case, order),
+        _whole_unit(_facts(data, case), case),
         busy_bytes=case.machine.storage.busy_bytes,
         connected=case.connected,
         placement=case.placement,
         epochs=case.epochs,
-        gap_bytes=case.machine.storage.gap_bytes(facts.mean_bytes),
-        num_samples=None if mixed is None else mixed.samples,
+        gap_bytes=case.machine.storage.gap_bytes(data.facts.mean_bytes),
+        num_samples=None if sampling is None else sampling.draws,
     )
-    epochs = range(case.epochs)
-    works = list(work_of(run, epochs)) if mixed is None else work_of_draws(run, mixed, epochs)
-    paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
+
+
+def _prediction(
+    run: SimulatedRun, order: Order | MixedOrder, works: list[list[EpochWork]], case: Case, parts: float
+) -> Prediction:
+    """Return the costs of the work of all servers, epoch by epoch. `parts`: sections of the data that it stands for."""
+    machine = replace(case.machine, decode_s=case.machine.decode_s * case.replication)
     counts = [_sum(epoch) for epoch in works]
     later = counts[-1] if case.connected else _mean(counts[1:])
     return Prediction(
         order,
-        round(data.parts * works[0][0].memory_bytes),
-        round(data.parts * sum(work.kept_bytes for work in works[-1])),
-        round(data.parts * sum(work.cached_bytes for work in works[-1])),
-        [each.times(data.parts) for each in counts],
-        paces,
-        later.times(data.parts),
+        round(parts * sum(work.memory_bytes for work in works[0]) / case.nodes),
+        round(parts * sum(work.kept_bytes for work in works[-1])),
+        round(parts * sum(work.cached_bytes for work in works[-1])),
+        [each.times(parts) for each in counts],
+        [_times(each, parts) for each in pace(run, works, machine)],
+        later.times(parts),
     )
 
 
-def _mixed(stored: StoredDataSet, case: Case, order: Order, order_of: Callable[[int], Order]) -> MixedOrder | None:
-    """Return the orders of a sampler with a subset or weights. None if it fetches each sample once."""
-    if case.subset is None and case.weights is None:
-        return None
-    part = of_subset(order, as_subset(stored, case.subset))
-    if case.weights is None:
-        return MixedOrder.of([part], part.draws, case.seed, [1.0])
-    return weighted_order(stored, part, case.weights, case.num_samples, order_of)[0]
+def _is_short(order: Order, held: float) -> bool:
+    """Return whether a memory of `held` samples may lack space for the shuffle buffer and a draw (`PART_SHARE`)."""
+    return held * (1 - 1 / PART_SHARE) < order.policy.held(order.mapping)
+
+
+def _sampling(
+    data: Data, case: Case, order: Order, order_of: Callable[[int], Order]
+) -> MixedSampling | PlannedSampling | None:
+    """Return the draws of a sampler with a subset, weights or lengths, and of any sampler if memory is short.
+
+    Returns None if the epochs are plain shuffles.
+    """
+    stored, memory = data.stored, _of_part(case.memory, data)
+    part = order if stored is None else of_subset(order, as_subset(stored, case.subset))
+    if stored is not None and case.planned is not None:
+        lengths = lengths_of(
+            stored, case.planned.length, "an `int` or `float` field, or an array of all lengths by index"
+        )
+        cluster = Nodes(case.nodes, _groups(case), case.peer_memory)
+        room = choose_room(_facts(data, case), part, None, memory, cluster)
+        return PlannedSampling(
+            part, planned_limits(stored, part, (case.planned.length, lengths), case.planned.sizes, room), lengths
+        )
+    if stored is not None and case.weights is not None:
+        return MixedSampling(weighted_order(stored, part, case.weights, case.num_samples, order_of)[0])
+    short = case.connected and not case.cache and _is_short(order, samples_held(_facts(data, case), None, memory))
+    if case.subset is not None or short:
+        return MixedSampling(MixedOrder.of([part], part.draws, case.seed, [1.0]))
+    return None
 
 
 def _cache_bytes(data: Data, case: Case, order: Order) -> int:

@@ -165,14 +165,55 @@ def test_weights_and_a_subset_of_a_data_set(photos_set: Path, tmp_path: Path) ->
     assert later == 0
 
 
+def test_a_group_reads_as_one_rank_and_decodes_in_each() -> None:
+    """Eight ranks in groups of four are two ranks for the server."""
+    asked = *IMAGINED, "--storage", "nas", "--decode", "10", "--json"
+    groups = brand("simulate", *asked, "--ranks", "8", "--replication", "4").json["rows"][0]["epochs"]
+    ranks = brand("simulate", *asked, "--ranks", "2").json["rows"][0]["epochs"]
+    for group, rank in zip(groups, ranks, strict=True):
+        assert (group["reads"], group["read_bytes"]) == (rank["reads"], rank["read_bytes"])
+        assert group["decoding"] == pytest.approx(4 * rank["decoding"])
+
+
+def test_planned_batches_of_a_data_set(photos_set: Path, tmp_path: Path) -> None:
+    """Lengths are a field or an array. Batches of three samples, or rows of tokens."""
+    np.save(tmp_path / "lengths.npy", StoredDataSet(photos_set).column("label"))
+    asked = "simulate", photos_set, "--memory", "0.5", "--json", "--length"
+    rows = [brand(*asked, each, "--batch", "3").json["rows"][0] for each in ("label", tmp_path / "lengths.npy")]
+    assert rows[0]["epochs"] == rows[1]["epochs"]
+    packed = brand(*asked, "label", "--tokens-per-row", "4", "--rows-per-batch", "2").json["rows"][0]
+    assert packed["epochs"][0]["read_bytes"] > 0
+    assert brand(*asked, "label", "--batch-length", "9").json["rows"][0]["epochs"][0]["read_bytes"] > 0
+
+
+def test_the_members_of_a_mixture_add_up(photos_set: Path) -> None:
+    """Two members of equal weight read twice what one reads. A member of weight 0 reads nothing."""
+    alone, both = (
+        brand("simulate", *members, "--memory", "1.0", "--epochs", "2", "--num-samples", samples, "--json").json
+        for members, samples in (
+            (("--member", f"{photos_set}=1", "--member", f"{photos_set}=0"), "31"),
+            (("--member", f"{photos_set}=1", "--member", f"{photos_set}=1"), "62"),
+        )
+    )
+    assert alone["samples"] == both["samples"] == 62
+    one, two = (found["rows"][0]["epochs"][0]["read_bytes"] for found in (alone, both))
+    assert 0 < 2 * one == two
+
+
 @pytest.mark.parametrize(
     ("wrong", "cure"),
     [
         (("--weights", "equal"), "give balanced, a file FILE.npy"),
         (("--weights", "animals=1"), "weights= has nothing for 4 classes"),
-        (("--weights", "balanced", "--nodes", "2"), "leave out --nodes"),
+        (("--weights", "balanced", "--nodes", "2", "--servers", "alone"), "leave out --servers"),
+        (("--length", "label", "--weights", "balanced"), "leave out --weights"),
+        (("--length", "label", "--tokens-per-row", "9"), "--tokens-per-row and --rows-per-batch"),
+        (("--length", "key"), "length='key'"),
+        (("--batch-length", "9"), "give --length, too"),
+        (("--member", "photos.brand=1"), "leave out DST"),
+        (("--ranks", "4", "--replication", "3"), "a multiple of the replication"),
         (("--subset", "label < 3", "--cache", "1GB"), "leave out --cache"),
-        (("--num-samples", "9"), "give --weights, too"),
+        (("--num-samples", "9"), "give --weights or --member, too"),
         (("--job", "1", "--weights", "balanced"), "leave out --weights"),
     ],
 )

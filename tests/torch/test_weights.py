@@ -18,6 +18,7 @@ import brand
 from brand import BrandDataset, BrandLoader, BrandSampler, Mixture
 from brand.collect import NamedSamples, append_samples, delete
 from brand.errors import UsageError
+from brand.node.decide.stimuli import ClientBegins, ClientRegisters
 from brand.orders import Stripes
 from brand.testing.node import running_server
 from tests.torch.support import served
@@ -334,3 +335,22 @@ def test_without_a_server(path: Path) -> None:
     ]
     assert epochs[0] == epochs[1]
     check_counts(epochs[1][1], WEIGHTS, 100)
+
+
+def test_all_orders_are_known_before_one_begins(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the server fills its memory with samples of the first order before it knows the others."""
+    with running_server(path, memory=0.3) as server:
+        told, state = list[type[Any]](), server.node._state
+        handle = state.handle
+
+        def noted(stimulus: Any, now_s: float) -> Any:
+            told.append(type(stimulus))
+            return handle(stimulus, now_s)
+
+        monkeypatch.setattr(state, "handle", noted)
+        data = opened(path, server=server.address)
+        assert next(iter(BrandLoader(data, 8, sampler=BrandSampler(data, weights="balanced"))))
+    told = [kind for kind in told if kind in (ClientRegisters, ClientBegins)]
+    orders = told.index(ClientBegins)
+    assert orders > 1
+    assert told[orders : 2 * orders] == [ClientBegins] * orders

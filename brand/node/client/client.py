@@ -178,6 +178,10 @@ class Client(Reprs, shows="path address run _idle"):
         _tell(self._idle)  # what was taken from the epoch before counts for that one
         return self._with_control(act)
 
+    def register(self, order: Order, tag: int, turn: int | None = None) -> None:
+        """Have the server number an order, so that its `begin` waits for no answer. Raises `ServerError`."""
+        self._with_control(lambda connection: connection.number_of(self.run, order, tag, turn))
+
     def _begin_there(self, order: Order, epoch: int) -> None:
         """Announce an epoch to a new server, if this process has announced it to another one.
 

@@ -73,6 +73,9 @@ class DirectClient:
         if self._lock.locked():
             self._lock, self._epochs = threading.Lock(), {}  # that thread may have been changing them
 
+    def register(self, order: Order, tag: int, turn: int | None = None) -> None:
+        """Do nothing: there is no server."""
+
     def begin(
         self,
         order: Order,

@@ -23,6 +23,7 @@ from brand.formats.contents import StoredSamples
 from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
 from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
 from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, map_memories
+from brand.node.setup.request_sizes import most_at_once
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
     ClientJoins,
@@ -52,9 +53,6 @@ ANSWER_LIMIT_S: Final = 120.0
 """Seconds that a server may take to answer. It answers within 30 s even if storage hangs."""
 START_LIMIT_S: Final = 60.0
 """Seconds that a server may take until it listens."""
-PART_SHARE: Final = 32
-"""Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
-LEAST_PART: Final = 8
 
 
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -142,17 +140,17 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return self._numbers[order][0]
 
     def most_at_once(self, mean_bytes: float, order: Order, epoch: int) -> int:
-        """Return how many samples of this mean size to draw at once: all of them must be in memory at the same time.
+        """Return how many samples of this mean size to draw at once (`request_sizes.most_at_once`).
 
         Just one, if the others may be read directly as soon as the server has answered the first draw of an epoch.
         """
         number, _ = self._numbers.get(order, (0, ()))
         if self._taking is not None and not order.shares and not self._taking.may(number, epoch):
             return 1
-        least = self._first.pages.size / mean_bytes
+        most = most_at_once(self._first.pages.size, mean_bytes)
         if self._second is not None and self._each:
-            least = min(least, self._second.pages.size / self._each)
-        return min(MAX_DRAW, max(LEAST_PART, int(least / PART_SHARE)))
+            most = min(most, most_at_once(self._second.pages.size, self._each))
+        return most
 
     def send(self, message: bytes) -> None:
         try:

@@ -134,6 +134,16 @@ def ranks_of_rounds(seed: int, epoch: int, start: int, rounds: range, replicas: 
     return (words % np.uint64(replicas)).astype(np.int64)
 
 
+def positions_of_rank(seed: int, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the positions of a rank in these rounds, shape (len(rounds),). `ranks`: the rank and the number of ranks.
+
+    An epoch is drawn from the position `start` on. The last round may have positions beyond the end of the epoch.
+    """
+    rank, replicas = ranks
+    in_round = (rank + ranks_of_rounds(seed, epoch, start, rounds, replicas)) % replicas
+    return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
+
+
 def seed_of_member(seed: int, member: int) -> int:
     """Return the seed of a member's own order, so that members of one size have different orders."""
     return int.from_bytes(hashlib.blake2s(f"{seed} {member}".encode(), digest_size=16).digest())

@@ -21,8 +21,9 @@ from typing import Any, Final, Literal
 
 from brand.errors import UsageError, counted
 from brand.forks import after_in_child
+from brand.node.setup.request_sizes import batches_ahead
 from brand.timeline import Timeline
-from brand.torch.data.drawable import Drawable, SampleSource, source_of
+from brand.torch.data.drawable import Drawable, source_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.wrappers import batches_held
 from brand.torch.loader.batches import BatchForm, FixedSizeBatches
@@ -36,11 +37,6 @@ from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSa
 from brand.torch.sampler.lightning_epochs import PREDICT, notes_indices
 from brand.torch.sampler.sampler import BrandSampler
 
-AHEAD_BYTES: Final = 64 << 20
-"""By default, the prefetched batches have at most about this many stored bytes,"""
-AHEAD_PART: Final = 8
-"""and at most `1 / AHEAD_PART` of the memory that the data set was given."""
-MOST_AHEAD: Final = 64
 _OF_THIS_PROCESS: Final = ("_instruments", "_epoch", "_gate")
 """Attributes that a copy in another process creates again."""
 
@@ -82,8 +78,10 @@ class BatchLoader(ABC):
         """Largest number of threads or processes that decode."""
         size = self.batch_size if plan is None else mean_samples(plan)
         least = 2 * self.num_workers if self._in_processes else 1
-        enough = max(least, _enough(source_of(self.dataset), size)) if prefetch_batches is None else prefetch_batches
-        self._ahead = whole_count("prefetch_batches", enough)
+        if prefetch_batches is None:
+            source = source_of(self.dataset)
+            prefetch_batches = max(least, batches_ahead(source.server_bytes, size * source.mean_bytes))
+        self._ahead = whole_count("prefetch_batches", prefetch_batches)
         self._iterations = 0
         """Number of iterations that have begun."""
         self._reset()
@@ -257,15 +255,6 @@ def _end_iterations() -> None:
 
 
 after_in_child(_reset_in_child)
-
-
-def _enough(source: SampleSource, batch_size: int) -> int:
-    """Return the default number of batches to prefetch. If the data set has little memory, it is small."""
-    room = AHEAD_BYTES
-    limit = source.server_bytes
-    if limit is not None:
-        room = min(room, limit // AHEAD_PART)
-    return min(MOST_AHEAD, max(2, int(room / (batch_size * source.mean_bytes))))
 
 
 def _check_plan(loader: str, plan: Any, dataset: Drawable, *, alone: bool) -> None:

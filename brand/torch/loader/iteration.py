@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brand.errors import NoThreadError
+from brand.node.setup.request_sizes import next_request
 from brand.node.wire.looping import LOOP
 from brand.reprs import Reprs
 from brand.starting import not_started
@@ -32,10 +33,6 @@ from brand.torch.loader.making import BatchCrew, PendingBatch, Receiver, Recipe
 from brand.torch.loader.threads import PaceWindows
 from brand.torch.loader.timing import BatchTimes, LoopIdentity, Reporter, Stages, StepWaits
 
-REQUEST: Final = 4096
-"""Samples of one request: if samples are small, this number makes the cost of a request small for each of them."""
-LARGE_REQUEST: Final = 16384
-"""Largest number of samples of one request, if they are few of those prefetched: threads wait less for others."""
 _STEP_S: Final = 0.1
 """Seconds for which a thread waits before it checks whether it should stop."""
 
@@ -225,7 +222,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 if not sizes or not crew.request(ints, sizes, self._requested):
                     break
                 self._requested += len(ints)
-                request = self._next_request(request)
+                request = next_request(request, self._source.size, self._options.ahead)
             self.put(None)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
             failed = PendingBatch(0, BatchTimes(()))
@@ -234,13 +231,3 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             self.put(None)
         finally:
             self._produced.set()
-
-    def _next_request(self, last: int) -> int:
-        """Return the batches of the next request: twice the last, up to `REQUEST` samples, or half of those ahead.
-
-        Up to `LARGE_REQUEST` samples are allowed if they are at most an eighth of the batches ahead, because a request
-        is copied several times.
-        """
-        ahead, size = self._options.ahead, self._source.size
-        most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
-        return min(2 * last, most)

@@ -141,6 +141,19 @@ class DrawPort(Reprs, shows="name resolver"):
         divide the positions, if not in turn. If the announcement has a `batch`, returns the positions of this rank,
         once all ranks have announced theirs; otherwise None. Raises `ServerError`, `UsageError`.
         """
+        number = self._number(order, announcement, origin, rule)
+        return self.client.begin(order, self.tag_of(order), announcement, number, rule)
+
+    def prepare(self, order: Order, announcement: Announcement, *, origin: str, rule: RankRule | None = None) -> None:
+        """Do everything of `announce` that waits for other ranks or for the server. Raises `ServerError`, `UsageError`.
+
+        A sampler that draws several orders at a time prepares all of them first. Otherwise the server would read ahead
+        for the first ones, and its memory could be full before it knows the others.
+        """
+        self.client.register(order, self.tag_of(order), self._number(order, announcement, origin, rule))
+
+    def _number(self, order: Order, announcement: Announcement, origin: str, rule: RankRule | None) -> int | None:
+        """Return the number of an order that ranks share, None for one rank. Check that all ranks begin it alike."""
         if announcement.replicas > 1 and not self.resolver.named and self.resolver.nodes > 1:
             raise UsageError(_NAMELESS)
         if self.resolver.nodes > 1:
@@ -152,7 +165,7 @@ class DrawPort(Reprs, shows="name resolver"):
             if number not in _begun:  # later, a rank may begin an epoch again that others do not
                 check_same_begin(number, order, announcement.epoch, announcement.position)
                 _begun.add(number)
-        return self.client.begin(order, self.tag_of(order), announcement, number, rule)
+        return number
 
     def continue_with(self, tag: int, epoch: int) -> None:
         """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""

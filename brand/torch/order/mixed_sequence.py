@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.member_ranks import MemberRanks
-from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, ranks_of_rounds
+from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, positions_of_rank
 from brand.orders.mixtures.shares import check_weights
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
@@ -203,10 +204,8 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         return found
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
-        """Return the positions of a rank: one of each round, at random."""
-        rank, replicas = ranks
-        in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
-        return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
+        """See `positions_of_rank`."""
+        return positions_of_rank(self.seed, epoch, start, rounds, ranks)
 
     def begin(self, announcement: Announcement, *, goes_on: bool, outer: MemberRanks | None = None) -> None:
         """Have the servers of members that have a weight begin to read.
@@ -225,6 +224,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             facts = f"{weights} of {self.samples:,} samples from position {position:,} of epoch {epoch} on"
             check_agreed(f"{self._origin}|begin", facts, f"the weights of {self._members.what} are")
         come, present = self.order.counts(epoch, position), self.order.weights_at(epoch, position)
+        begins = []
         for number, (order, size) in enumerate(zip(self.order.orders, self.order.sizes, strict=True)):
             if not present[number]:
                 continue
@@ -241,9 +241,14 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             same = rule is None or rule.agrees_with(self._rules.get(number))
             origin = f"{self._origin}|member {number}"
             one = replace(one, processes=GOES_ON) if goes_on and same else one
-            self._members.begin(self._tags[number], number, order, one, origin=origin, rule=rule)
+            self._members.ports[number].prepare(order, one, origin=origin, rule=rule)
+            begins.append(
+                partial(self._members.begin, self._tags[number], number, order, one, origin=origin, rule=rule)
+            )
             if rule is not None:
                 self._rules[number] = rule
+        for begin in begins:
+            begin()
 
     def _rule(self, member: int, size: int, begins: Announcement, outer: MemberRanks | None) -> MemberRanks:
         """Return the rule by which ranks divide a member of `size` positions an epoch."""

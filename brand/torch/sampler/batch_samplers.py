@@ -8,22 +8,19 @@ order; any number of ranks and workers can continue from it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from brand.errors import SchemaError, UsageError, counted
+from brand.errors import UsageError, counted
+from brand.node.setup.lengths import lengths_of, planned_limits
 from brand.orders.base.part import named
-from brand.orders.base.random import blocks
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
+from brand.orders.batches.batching import BatchLimits
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order, renewed
-from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
@@ -101,26 +98,13 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length, self._lengths)
-        self._check_length(length, lengths)
-        digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
         sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
-        try:
-            chosen = BatchLimits(window or 1, digest, **sizes)
-        except ValueError as error:
-            raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
-        drawn = None if order.ever is None else order.ever.mask
-        check_lengths(source.data, lengths, drawn, chosen.longest, length)
-        mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.port.room(order) if window is None else window
-        samples = samples_of(mean, **sizes) if window is None else float(window)
-        best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
-        self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
+        planned = planned_limits(source.data, order, (length, lengths), sizes, room, fixed=window is not None)
+        self._sequence = PlannedSequence(source.port, order, planned, lengths, origin_here())
         """The batches of all epochs."""
         self._upcoming: Upcoming[PlannedBatches] = Upcoming()
         """The epoch and batch at which the next iteration begins."""
-
-    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
-        """Raise `UsageError` if batches cannot be planned with these lengths."""
 
     def __repr__(self) -> str:
         values = ", ".join((f"window={self.limits.window}", _named(replace(self.limits, lengths=""))))
@@ -399,10 +383,6 @@ class PackedBatchSampler(PlannedBatchSampler):
         super().__init__(dataset, length, limits, options)
         self._rows = tokens_per_row, rows_per_batch
 
-    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
-        if length is None or lengths.dtype != np.int64:
-            raise UsageError("length= is the number of tokens of each sample, as whole numbers")
-
     def collate(self, field: str, *, pad: int = 0) -> PackedRows:
         """Return a `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `SchemaError`."""
         return PackedRows(self.dataset, field, *self._rows, pad)
@@ -417,74 +397,3 @@ def _named(limits: BatchLimits) -> str:
     """Return limits as parameters and their values."""
     values, fields = limits.to_json(), _SIZES | {"lengths": "lengths"}
     return ", ".join(f"{name}={values[key]}" for name, key in fields.items() if values.get(key))
-
-
-def lengths_of(data: Catalogue, length: ArrayLike | str | None, possible: str) -> NDArray[Any]:
-    """Return the length of the sample at each place, shape (`header.samples`,), int64 or float64. Reads no chunk.
-
-    `length` is the name of an `int` or `float` field, or an array of the lengths of all samples by index. None: the
-    bytes of each sample, all fields together and not compressed, from the index. Places of a collection from which
-    nothing is drawn have the length -1. `possible` says in words which lengths are possible. Raises `SchemaError`,
-    `UsageError`.
-    """
-    cure = f"Give {possible}; `brand.pack` stores a length next to its samples as an `int` field"
-    samples, places = len(data), data.header.samples
-    if length is None:
-        return np.concatenate(
-            [data.rows(part.start, part.stop)["raw_size"].astype(np.int64) for part in blocks(places)]
-        )
-    if isinstance(length, str):
-        try:
-            values = data.column(length)
-        except SchemaError as error:
-            raise SchemaError(f"length={length!r}: {error}. {cure}") from None
-    else:
-        values = np.asarray(length)
-        if values.shape != (samples,) or values.dtype.kind not in "iuf":
-            raise UsageError(
-                f"length= is a {values.dtype} array of shape {values.shape}; this data set has "
-                f"{counted(samples, 'sample')}. {cure}"
-            )
-    by_place = np.full(places, -1, np.int64 if values.dtype.kind in "iu" else np.float64)
-    present = data.present()
-    for part in blocks(len(present)):
-        indices = present[part]
-        by_place[data.places(indices)] = values[indices]
-    return by_place
-
-
-def check_lengths(
-    data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None, length: Any
-) -> None:
-    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place.
-
-    `length` is the argument of the user that gave the lengths.
-    """
-    wrong = ~(lengths >= 0) | np.isinf(lengths)
-    if most is not None:
-        wrong |= lengths > most
-    if drawn is not None:
-        wrong &= drawn
-    if not wrong.any():
-        return
-    places = np.flatnonzero(wrong)
-    indices = np.sort(data.indices(places[:1000]))
-    found = lengths[data.places(indices[:1])][0]
-    others = f", and {counted(len(places) - 1, 'other sample')} like it" if len(places) > 1 else ""
-    if most is not None and found > most:
-        raise UsageError(
-            f"sample {indices[0]} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out{_chosen(length, f'<= {most:g}')}"
-        )
-    raise UsageError(
-        f"sample {indices[0]} has length {found}, which is none{others}: leave it out{_chosen(length, '>= 0')}"
-    )
-
-
-def _chosen(length: Any, condition: str) -> str:
-    """Return the argument that chooses samples by the lengths that the user gave, as the end of a message."""
-    if length is None:  # bytes of samples are no column
-        return " with subset="
-    if isinstance(length, str):
-        return f" with subset=ds.column({length!r}) {condition}, where ds is the data set"
-    return f" with subset=lengths {condition}, where lengths is the array that you gave as length="
