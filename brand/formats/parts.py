@@ -6,6 +6,7 @@ The crop is resized elsewhere (`brand.torch.fetch.cropping`), because that takes
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from brand.formats.media import pillow_errors
 from brand.formats.pixels import in_mode, method_of, open_frame
 from brand.formats.preparation import ACROSS, DecodeImage
 from brand.formats.values import Buffer
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Pixels = NDArray[np.uint8]
 
@@ -37,6 +41,21 @@ def decode_part(how: DecodeImage, data: Buffer, place: Callable[[int, int], Plac
     return _in_channels(how, pixels), placement.on_grid(factor, height, width)
 
 
+def image_size(how: DecodeImage, data: Buffer) -> tuple[int, int]:
+    """Return height and width of the image in a file. Raises ValueError if the file has no head of an image."""
+    size = None if how.frame or how.upright else jpeg_size(data)
+    if size is not None:
+        return size[1], size[0]
+    with pillow_errors(), open_frame(data, how.frame) as image:
+        return _upright_size(how, image)
+
+
+def _upright_size(how: DecodeImage, image: Image.Image) -> tuple[int, int]:
+    """Return height and width of an image, turned if `how` says so."""
+    method = method_of(image) if how.upright else None
+    return image.size if method is not None and method.name in ACROSS else image.size[::-1]
+
+
 def _by_head(
     how: DecodeImage, data: Buffer, size: tuple[int, int] | None, place: Callable[[int, int], Placement]
 ) -> tuple[Pixels, Placement]:
@@ -45,7 +64,7 @@ def _by_head(
 
     with pillow_errors(), open_frame(data, how.frame) as image:
         method = method_of(image) if how.upright else None
-        height, width = image.size if method is not None and method.name in ACROSS else image.size[::-1]
+        height, width = _upright_size(how, image)
         placement, factor = place(height, width), 1
         if image.format == "JPEG" and image.mode in ("RGB", "L") and how.scaled and how.mode != "RGBA":
             factor = placement.factor

@@ -23,6 +23,7 @@ from brand.formats.header import ELEMENTS, DecodeDefault, Schema
 from brand.formats.jpeg import jpeg_pixels
 from brand.formats.media import pillow_errors
 from brand.formats.pixels import in_mode, method_of, open_frame, unchanged
+from brand.formats.targets import COORDINATES, Coordinates
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class DecodeImage:
             then.
         normalize: (means, standard deviations), one number for each channel, of values from 0 to 1: the crop becomes
             float32, `(pixels / 255 - mean) / deviation`.
+        targets: Fields that move with the crop, by name: "xyxy", "xywh" or "cxcywh" for arrays of boxes, of shape
+            (..., 4), "xy" for points, (..., 2), all in pixels of the image; `DecodeMask()` for a mask of the same size.
+            Boxes are cut at the border of the result, and those outside have an area of 0.
 
     Raises `UsageError` if these are not possible.
     """
@@ -81,6 +85,7 @@ class DecodeImage:
     flip: float = 0.0
     scaled: bool = True
     normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    targets: Mapping[str, Coordinates | DecodeMask] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         sides = (self.shorter,) if self.size is None else self.size
@@ -100,8 +105,10 @@ class DecodeImage:
 
     def _check_crop(self) -> None:
         if self.crop is None:
-            if (self.flip, self.scaled, self.normalize) != (0.0, True, None):
-                raise UsageError(f"{self}: flip=, scaled= and normalize= are for a crop: give crop=, as Resize(224)")
+            if (self.flip, self.scaled, self.normalize, self.targets) != (0.0, True, None, None):
+                raise UsageError(
+                    f"{self}: flip=, scaled=, normalize= and targets= are for a crop: give crop=, as Resize(224)"
+                )
             return
         if not isinstance(self.crop, Crop):
             kinds = ", ".join(f"{kind.__name__}(...)" for kind in get_args(Crop))
@@ -112,12 +119,22 @@ class DecodeImage:
             raise UsageError(f"{self}: a crop has the mode {', '.join(CHANNELS)}, and filter bilinear or bicubic")
         if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1 or not isinstance(self.scaled, bool):
             raise UsageError(f"{self}: flip= is a probability, 0 to 1, and scaled= True or False")
+        self._check_targets()
         if self.normalize is None:
             return
         given, channels = self.normalize, CHANNELS[self.mode]
         pairs = isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, tuple) for each in given)
         if not pairs or {len(each) for each in given} != {channels} or 0 in given[1]:
             raise UsageError(f"{self}: normalize= is (means, deviations), each a tuple of {channels} numbers")
+
+    def _check_targets(self) -> None:
+        if not isinstance(self.targets, Mapping | None):
+            raise UsageError(f"{self}: targets= is a dict of fields, such as {{'boxes': 'xyxy', 'mask': DecodeMask()}}")
+        for name, kind in (self.targets or {}).items():
+            mask = isinstance(kind, DecodeMask) and (kind.shorter, kind.size, kind.crop) == (None, None, None)
+            if not mask and kind not in COORDINATES:
+                kinds = ", ".join(map(repr, COORDINATES))
+                raise UsageError(f"targets={{{name!r}: {kind!r:.80}}}: give {kinds}, or DecodeMask() without a size")
 
     @property
     def form(self) -> tuple[tuple[int, ...], type[np.generic]] | None:
@@ -240,7 +257,7 @@ class DecodeAudio:
 
 
 Preparation = DecodeImage | DecodeAudio
-_OF_CROPS: Final = ("crop", "flip", "scaled", "normalize")
+_OF_CROPS: Final = ("crop", "flip", "scaled", "normalize", "targets")
 """Parameters that no data server gets."""
 
 
@@ -264,18 +281,43 @@ def checked(
             raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
             raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
+        for target, kind in (getattr(how, "targets", None) or {}).items():
+            _check_target(name, target, kind, decode, kinds, fields)
     return dict(decode)
+
+
+def _check_target(
+    image: str,
+    name: str,
+    kind: Coordinates | DecodeMask,
+    decode: Mapping[str, Preparation],
+    kinds: Mapping[str, str],
+    fields: Collection[str] | None,
+) -> None:
+    """Raise `SchemaError` if a field cannot move with the crop of the field `image`."""
+    what = f"targets= of {image!r} names {name!r}"
+    if kinds[image] in ELEMENTS:
+        raise SchemaError(f"{what}, and {image!r} is a list of images: targets= is for a single one")
+    if name not in kinds or (fields is not None and name not in fields):
+        raise SchemaError(f"{what}, which is not among the fields {', '.join(kinds if fields is None else fields)}")
+    if name in decode:
+        raise SchemaError(f"{what}, which decode= names, too: give one of them")
+    if isinstance(kind, DecodeMask) != (kinds[name] == "image"):
+        wanted = "DecodeMask() is for a field of images" if isinstance(kind, DecodeMask) else "it needs DecodeMask()"
+        raise SchemaError(f"{what}, a field of kind {kinds[name]!r}: {wanted}")
 
 
 def resolved(decode: Mapping[str, Preparation], defaults: Mapping[str, DecodeDefault]) -> dict[str, Preparation]:
     """Return decode specs in which `upright` is that of the data set, if the user did not say it."""
-    usual = DecodeDefault()
-    return {
-        name: replace(how, upright=defaults.get(name, usual).upright)
-        if isinstance(how, DecodeImage) and how.upright is None
-        else how
-        for name, how in decode.items()
-    }
+    return {name: _turned(how, name, defaults) for name, how in decode.items()}
+
+
+def _turned(how: Any, name: str, defaults: Mapping[str, DecodeDefault]) -> Any:
+    if isinstance(how, DecodeImage) and how.upright is None:
+        how = replace(how, upright=defaults.get(name, DecodeDefault()).upright)
+    if isinstance(how, DecodeImage) and how.targets:
+        how = replace(how, targets={each: _turned(kind, each, defaults) for each, kind in how.targets.items()})
+    return how
 
 
 def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, DecodeDefault]:

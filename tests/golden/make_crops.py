@@ -1,4 +1,5 @@
-"""Make crops.npz with torchvision: the crops that `brand.DecodeImage(crop=...)` must give, to the last bit.
+"""Make crops.npz and crop-targets.npz with torchvision: the crops that `brand.DecodeImage(crop=...)` must give, to the
+last bit, and the boxes and masks that move with them.
 
     python -m tests.golden.make_crops
 
@@ -8,12 +9,15 @@ needs torchvision, which the development environment does not have. For each ima
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.formats.crops import CenterCrop, Crop, Pad, RandomResizedCrop, Resize, random_numbers
+from brand.formats.targets import Coordinates
 
 ROOT: Final = Path(__file__).parents[2]
 PHOTOS: Final = tuple(
@@ -31,21 +35,45 @@ CROPS: Final[tuple[tuple[Crop, str], ...]] = (
 )
 SEEDS: Final = (0, 5)
 FLIP: Final = 0.5
+BOXES: Final = ((0, 0, 1, 1), (0.2, 0.3, 0.6, 0.9), (0.45, 0.4, 0.5, 0.5), (0.9, 0, 1, 0.2), (0, 0.97, 0.03, 1))
+"""Boxes as fractions of the image: left, top, right, bottom."""
+FORMATS: Final[tuple[Coordinates, ...]] = ("xyxy", "xywh", "cxcywh")
+
+
+def boxes_of(height: int, width: int, kind: str) -> NDArray[np.float32]:
+    """Boxes in pixels of an image, shape (boxes, 4)."""
+    boxes = np.array(BOXES) * [width, height, width, height]
+    low, high = boxes[:, :2], boxes[:, 2:]
+    parts = {"xyxy": (low, high), "xywh": (low, high - low), "cxcywh": ((low + high) / 2, high - low)}[kind]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def mask_in(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A mask of the size of an image, shape (height, width): classes of its brightness."""
+    classes: NDArray[np.uint8] = pixels.max(axis=2) // 32
+    return classes
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the files."""
     import torch
     from PIL import Image
+    from torchvision import tv_tensors
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     made: dict[str, Any] = {}
+    targets: dict[str, Any] = {}
     for photo in PHOTOS:
-        image = torch.from_numpy(np.array(Image.open(photo).convert("RGB"))).permute(2, 0, 1)
-        height, width = image.shape[1:]
-        for number, (crop, name) in enumerate(CROPS):
-            mode = InterpolationMode(name)
+        pixels = np.array(Image.open(photo).convert("RGB"))
+        height, width = pixels.shape[:2]
+        inputs: dict[str, Any] = {"image": torch.from_numpy(pixels).permute(2, 0, 1)}
+        inputs["mask"] = tv_tensors.Mask(mask_in(pixels))
+        for kind in FORMATS:
+            boxes = boxes_of(height, width, kind)
+            inputs[kind] = tv_tensors.BoundingBoxes(boxes, format=kind.upper(), canvas_size=(height, width))
+        for (number, (crop, name)), (what, image) in product(enumerate(CROPS), inputs.items()):
+            mode = InterpolationMode("nearest" if what == "mask" else name)
             for seed in SEEDS if isinstance(crop, RandomResizedCrop) else SEEDS[:1]:
                 numbers = random_numbers(seed)
                 flipped = next(numbers) < FLIP
@@ -62,10 +90,15 @@ def main() -> None:
                 else:
                     rest = crop.shape[0] - at.rows, crop.shape[1] - at.columns
                     border = [rest[1] // 2, rest[0] // 2, rest[1] - rest[1] // 2, rest[0] - rest[0] // 2]
-                    result = F.pad(F.resize(image, [at.rows, at.columns], mode, antialias=True), border, fill=crop.fill)
+                    whole = F.resize(image, [at.rows, at.columns], mode, antialias=True)
+                    result = F.pad(whole, border, fill=0 if what == "mask" else crop.fill)
                 result = F.horizontal_flip(result) if flipped else result
-                made[f"{photo.stem}-{number}-{seed}"] = result.permute(1, 2, 0).numpy()
+                if what == "image":
+                    made[f"{photo.stem}-{number}-{seed}"] = result.permute(1, 2, 0).numpy()
+                else:
+                    targets[f"{photo.stem}-{number}-{seed}-{what}"] = result.numpy()
     np.savez_compressed(Path(__file__).with_name("crops.npz"), **made)
+    np.savez_compressed(Path(__file__).with_name("crop-targets.npz"), **targets)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.cropping import ImageCropper
+from brand.torch.fetch.cropping import ImageCropper, TargetMover
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, MediaField, Span, UndecodedSamples, spans_of
 from brand.torch.fetch.seeds import seed_of_job
 from brand.torch.job.ranks import find_rank
@@ -69,15 +69,17 @@ _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 def _media_fields(
     fields: Iterable[tuple[str, str]], specs: Mapping[str, Preparation], defaults: Mapping[str, DecodeDefault]
 ) -> Iterator[MediaField]:
-    """Yield each field that holds files, or lists of them."""
+    """Yield each field that holds files, or lists of them, but for masks that move with an image."""
+    moved = {name for how in specs.values() for name in getattr(how, "targets", None) or ()}
     for name, codec in fields:
         of = ELEMENTS.get(codec, codec)
-        if of not in MEDIA:
+        if of not in MEDIA or name in moved:
             continue
         how = specs.get(name)
         form = how.form if isinstance(how, DecodeImage) and of == codec else None
         if isinstance(how, DecodeImage) and how.crop is not None:
-            yield MediaField(name, ImageCropper(how), form, random=True, listed=of != codec)
+            targets = TargetMover(how) if how.targets else None
+            yield MediaField(name, ImageCropper(how), form, random=True, listed=of != codec, targets=targets)
         else:
             yield MediaField(name, how or _file_decoder(of, defaults.get(name)), form, listed=of != codec)
 

@@ -125,6 +125,8 @@ class MediaField:
     random: bool = False
     listed: bool = False
     """Whether a value is a list of files."""
+    targets: Callable[[Any, int, Mapping[str, Any]], dict[str, Any]] | None = None
+    """Moves the fields that go with its crop, given the file, the seed and the sample. None if none does."""
 
     def value(self, file: Any, seed: int) -> Any:
         """Return a decoded value. Raises ValueError, which names the element of a list at fault."""
@@ -261,17 +263,19 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
         for position, sample in enumerate(samples):
             seed = self._seed(first + position, sample["index"])
             for media in self.decoding.media:
-                decoded = ready[media.name].get(first + position)
+                decoded, targets = ready[media.name].get(first + position), dict[str, Any]()
                 try:
                     # A copy: one array that is kept would keep the buffer of the whole draw.
                     value = media.value(sample[media.name], seed) if decoded is None else decoded.copy()
+                    if media.targets is not None:
+                        targets = media.targets(sample[media.name], seed, sample)
                 except ValueError as error:
                     wrong = self._wrong(error, sample["index"])
                     if self.replace is None:
                         raise wrong from error
                     samples[position] = self._replaced(*self.replace(sample["index"], wrong), first + position)
                     break
-                sample[media.name] = value
+                sample |= {media.name: value, **targets}
         return samples
 
     def decode_into(self, batch: Mapping[str, NDArray[Any]], first: int, end: int, at: NDArray[np.intp]) -> Columns:
@@ -279,16 +283,22 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
         numbers, rows_at = np.asarray(columns["index"]).tolist(), at.tolist()
         for media in self.decoding.media:
             ready, rows_of = self._ready(media.name, first, end), batch[media.name]
+            moved = list[dict[str, Any]]()
             for position, file in enumerate(columns[media.name]):
                 decoded, row = ready.get(first + position), rows_of[rows_at[position]]
                 try:
+                    seed = self._seed(first + position, numbers[position])
                     if decoded is None:
-                        media.write(_buffer(file), self._seed(first + position, numbers[position]), row)
+                        media.write(_buffer(file), seed, row)
                     else:
                         row[...] = decoded
+                    if media.targets is not None:
+                        values = {name: columns[name][position] for name in columns}
+                        moved.append(media.targets(_buffer(file), seed, values))
                 except ValueError as error:
                     raise self._wrong(error, numbers[position]) from error
             columns[media.name] = []
+            columns |= {name: [values[name] for values in moved] for name in (moved[0] if moved else ())}
         return columns
 
     def _seed(self, position: int, index: int) -> int:
@@ -331,8 +341,10 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
 
     def _replaced(self, sample: dict[str, Any], other: int, position: int) -> dict[str, Any]:
         """Return the sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
+        seed = self._seed(position, other)
         for media in self.decoding.media:
-            sample[media.name] = media.value(sample[media.name], self._seed(position, other))
+            targets = {} if media.targets is None else media.targets(sample[media.name], seed, sample)
+            sample |= {media.name: media.value(sample[media.name], seed), **targets}
         overlaid = {name: values.tolist()[0] for name, values in self.decoding.overlaid(np.array([other])).items()}
         return {"key": str(other)} | sample | {"index": other} | overlaid
 
