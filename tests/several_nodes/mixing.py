@@ -67,7 +67,7 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     found = []
     for epoch in range(epochs):
         if weights is not None and epoch:
-            sampler.set_weights(dict(zip(members, weights, strict=True)), epoch=sampler.epoch + 1)
+            data.set_weights(dict(zip(members, weights, strict=True)))
         batches: list[Any] = []
         found.append(batches)
         for batch in loader:

@@ -142,10 +142,10 @@ def test_weights_do_not_change_inside_an_epoch(sets: list[str]) -> None:
             BrandDataset(path, server=cluster.addresses[0], job="weights")
             for path, cluster in zip(sets, clusters, strict=True)
         ]
-        sampler = BrandSampler(Mixture(dict.fromkeys(members, 1)), num_replicas=1, rank=0)
+        mixture = Mixture(dict.fromkeys(members, 1))
         with pytest.raises(UsageError, match=r"on several nodes, weights change at the beginning of an epoch"):
-            sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
-        sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1)
+            mixture.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
+        mixture.set_weights({members[0]: 1, members[1]: 2}, epoch=1)
 
 
 def test_an_order_that_nodes_cannot_send_each_other_is_refused(tmp_path: Path) -> None:

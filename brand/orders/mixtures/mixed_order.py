@@ -82,6 +82,24 @@ class MixedOrder:
             )
         return found
 
+    def by_position(self, epoch: int, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the value of the sample at each position of an epoch, shape (samples,).
+
+        `values` are those of the samples of each member, by place. Members are no mixtures. Raises ValueError as
+        `draws` does.
+        """
+        drawn = self.draws(epoch, np.arange(self.samples))
+        found = np.empty(self.samples, np.result_type(*values))
+        for member, order in enumerate(self.orders):
+            assert isinstance(order, Order)
+            here = np.flatnonzero(drawn.member == member)
+            begins = np.flatnonzero(np.diff(drawn.epoch[here], prepend=-1))  # the draws of a member are consecutive
+            for at in np.split(here, begins[1:]) if len(here) else ():
+                first = int(drawn.position[at[0]])
+                places = order.places(int(drawn.epoch[at[0]]), first, first + len(at))
+                found[at] = values[member][places]
+        return found
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The draws of an epoch of each member."""

@@ -22,17 +22,20 @@ from brand.orders.base.part import named
 from brand.orders.base.random import blocks
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
+from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order, renewed
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, not_drawable, source_of
 from brand.torch.data.expanded import ExpandedSource
+from brand.torch.data.mixture import Mixture, MixtureSource
 from brand.torch.data.set_source import SetSource
 from brand.torch.job.model_parallel import refuse_model_parallel
 from brand.torch.job.rank_groups import RankGroups, check_one_node
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
-from brand.torch.order.sequence import other_data_set, whole
+from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
+from brand.torch.order.sequence import OfOneSet, SequenceOptions, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.frameworks import asking_loader, nodes_epoch, refuse_reordering, unless_in_trainer, wrapping_of
 from brand.torch.sampler.lightning_epochs import TrainerEpoch, first_epoch, refuse_trainer, trainer_epoch
@@ -48,16 +51,25 @@ _OF_PAIRS: Final = (
     "plans batches of stored samples, and expand= makes several samples of each: fetch with a BrandSampler, or choose "
     "one element of each list in a transform"
 )
-_OF_MIXTURES: Final = (
-    "fetches from a BrandDataset, not from a Mixture: give each member a batch sampler and a loader of its own, and "
-    "take batches from these in turn. Or fetch the Mixture with a BrandSampler"
+_ON_NODES: Final = (
+    "plans batches of a Mixture on one node only, and this job has {nodes}: pack the data sets into one "
+    "(docs/guides/mix.md), give each member a batch sampler and a loader of its own, and take batches from these in "
+    "turn, or fetch the Mixture with a BrandSampler"
 )
+_OF_MEMBERS: Final = (
+    "for a Mixture, length= is a field that all members have, or a dict with a field or an array for each member: "
+    "length={member: array, ...}"
+)
+
+
+Length = ArrayLike | str | Mapping[BrandDataset, ArrayLike | str] | None
+"""The lengths of samples, as users give them."""
 
 
 class PlanOptions(NamedTuple):
     """Options that both batch samplers have, as users give them."""
 
-    seed: int
+    seed: int | None
     num_replicas: int | None
     rank: int | None
     drop_last: bool
@@ -69,21 +81,22 @@ class PlanOptions(NamedTuple):
 class PlannedBatchSampler(DistributedSampler[list[int]]):
     """Base class of the samplers that plan batches before any sample is read. `limits` are their own parameters."""
 
-    dataset: BrandDataset
+    dataset: BrandDataset | Mixture
     _lengths = "an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample"
     """The values of `length=`, in words."""
     shuffle = True
     """Frameworks read this attribute of a sampler. The order of batches is always random."""
 
     def __init__(
-        self, dataset: BrandDataset, length: ArrayLike | str | None, limits: Mapping[str, Any], options: PlanOptions
+        self, dataset: BrandDataset | Mixture, length: Length, limits: Mapping[str, Any], options: PlanOptions
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
-        source = source_of(dataset) if isinstance(dataset, Drawable) else None
-        if not isinstance(source, SetSource):
-            mixture = isinstance(dataset, Drawable)
-            raise UsageError(f"{type(self).__name__} {_OF_MIXTURES if mixture else not_drawable(dataset)}")
-        if isinstance(source, ExpandedSource):
+        if not isinstance(dataset, Drawable):
+            raise UsageError(f"{type(self).__name__} {not_drawable(dataset)}")
+        source = source_of(dataset)
+        assert isinstance(source, SetSource | MixtureSource)
+        sets = source.sets if isinstance(source, MixtureSource) else (source,)
+        if any(isinstance(each, ExpandedSource) for each in sets):
             raise UsageError(f"{type(self).__name__} {_OF_PAIRS}")
         window = options.window
         for name, value in {**limits, "window": window}.items():
@@ -97,27 +110,52 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
         self._groups = options.groups
         replicas = None if options.num_replicas is None else options.num_replicas // self._groups.copies
-        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset, replicas=replicas)
-        if order.shares:
+        seed = whole("seed", source.seed if options.seed is None else options.seed, MAX_SEED)
+        access = source.sequence(SequenceOptions(seed, origin_here(), replicas, options.subset, shuffle=True))
+        assert isinstance(access, OfOneSet | MixedSequence)
+        if isinstance(access, MixedSequence) and access.nodes > 1:
+            raise UsageError(f"{type(self).__name__} {_ON_NODES.format(nodes=access.nodes)}")
+        order = access.order
+        if isinstance(order, Order) and order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
-        lengths = lengths_of(source.data, length, self._lengths)
-        self._check_length(length, lengths)
-        digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
+        given = self._by_member(length)
+        lengths = tuple(lengths_of(of.data, own, self._lengths) for of, own in zip(sets, given, strict=True))
+        digest = hashlib.blake2s(digest_size=16)
+        for own, values in zip(given, lengths, strict=True):
+            self._check_length(own, values)
+            digest.update(values.tobytes())
         sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
         try:
-            chosen = BatchLimits(window or 1, digest, **sizes)
+            chosen = BatchLimits(window or 1, digest.hexdigest(), **sizes)
         except ValueError as error:
             raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
-        drawn = None if order.ever is None else order.ever.mask
-        check_lengths(source.data, lengths, drawn, chosen.longest, length)
-        mean = float((lengths if drawn is None else lengths[drawn]).mean())
-        room = source.port.room(order) if window is None else window
+        means = []
+        for each, values, own in zip(sets, lengths, given, strict=True):
+            drawn = order.ever.mask if isinstance(order, Order) and order.ever is not None else None
+            member = each.name if isinstance(order, MixedOrder) else ""
+            check_lengths(each.data, values, drawn, chosen.longest, own, member=member)
+            means.append((values if drawn is None else values[drawn]).mean())
+        mean = float(np.average(means, weights=order.weights_at(0, 0) if isinstance(order, MixedOrder) else None))
         samples = samples_of(mean, **sizes) if window is None else float(window)
-        best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
-        self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
+        room = room_of(order, sets) if window is None else window
+        best = choose_window(room, access.samples, samples, size=sizes["size"], pack=sizes["row"] is not None)
+        self._sequence = PlannedSequence(access, replace(chosen, window=best), lengths)
         """The batches of all epochs."""
         self._upcoming: Upcoming[PlannedBatches] = Upcoming()
         """The epoch and batch at which the next iteration begins."""
+
+    def _by_member(self, length: Length) -> list[ArrayLike | str | None]:
+        """Return the lengths as the user gives them, for each data set. Raises `UsageError`."""
+        if not isinstance(self.dataset, Mixture):
+            if isinstance(length, Mapping):
+                raise UsageError("length= is a dict, which is for the members of a Mixture: give an array, or a field")
+            return [length]
+        members = self.dataset.members
+        if isinstance(length, Mapping) and set(length) == set(members):
+            return [length[member] for member in members]
+        if length is None or isinstance(length, str):
+            return [length] * len(members)
+        raise UsageError(_OF_MEMBERS)
 
     def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
         """Raise `UsageError` if batches cannot be planned with these lengths."""
@@ -127,8 +165,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return f"{type(self).__name__}({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming!r})"
 
     @property
-    def order(self) -> Order:
-        """The order of all epochs."""
+    def order(self) -> Order | MixedOrder:
+        """The order of all epochs: an `Order`; for a `Mixture`, a `MixedOrder`."""
         return self._sequence.order
 
     @property
@@ -207,34 +245,24 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a loader state. Raises `UsageError` if it is not one, or is one of other samples or batches."""
         try:
-            version, data_set = state["version"], dict(state["order"])["data_set"]
+            version, facts = state["version"], dict(state["order"])
             epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
             if version != VERSION:
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
-            if data_set != self._source.data.id:
-                begin = f"set_epoch({epoch})"
-                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name, begin))
-            mine = None if self.order.subset is None else self.order.subset.digest
-            if (theirs := state["order"].get("part")) != mine:
-                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
-            limits, facts = (
-                BatchLimits.from_json(state["limits"]),
-                renewed(state["order"], epoch=epoch, begun=batch > 0),
-            )
-            order = Order.from_json(facts, self.order.subset)
+            limits = BatchLimits.from_json(state["limits"])
+            access = self._loaded(facts, epoch, begun=batch > 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"{self._no_state}: {error!r}") from None
-        if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
-            raise UsageError(f"{self._no_state}: its sizes are not those of the data set")
         fits = replace(self.limits, window=limits.window) == limits
         if batch and not fits:
             raise UsageError(
                 f"the state is inside an epoch of {_named(limits)}, and this plan has {_named(self.limits)}: go on "
                 "with the same lengths and limits; from the beginning of an epoch any will do"
             )
-        self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
+        self._sequence.access.end()
+        self._sequence = self._sequence.replaced(access, limits if fits else self.limits)
         if batch and batch > (count := len(self._sequence.batches_of(epoch))):
             raise UsageError(f"{self._no_state}: batch {batch:,} of {count:,}")
         if batch and batch == count:  # an iteration has ended
@@ -242,6 +270,31 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         if batch == 0 and epoch and (nodes_epoch() == epoch - 1 or ended_inside()):
             epoch, batch = epoch - 1, len(self._sequence.batches_of(epoch - 1))
         self._upcoming.load(epoch, batch)
+
+    def _loaded(self, facts: dict[str, Any], epoch: int, *, begun: bool) -> OfOneSet | MixedSequence:
+        """Return the sequence of a state. Raises `UsageError`, and KeyError, TypeError or ValueError."""
+        access, source = self._sequence.access, self._source
+        if isinstance(access, MixedSequence):
+            if "members" not in facts:
+                raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
+            position = {"epoch": epoch, "position": int(begun), "shuffle": True, "version": MIXED_VERSION}
+            access = access.loaded({"order": facts} | position)
+            access.take(epoch, access.samples if begun else 0)
+            return access
+        if "members" in facts:
+            raise UsageError("the state is of a Mixture, and this sampler fetches from a BrandDataset")
+        assert isinstance(source, SetSource)
+        own = access.order
+        if facts["data_set"] != source.data.id:
+            begin = f"set_epoch({epoch})"
+            raise UsageError(other_data_set(str(facts["data_set"]), source.data, source.name, begin))
+        mine = None if own.subset is None else own.subset.digest
+        if (theirs := facts.get("part")) != mine:
+            raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
+        order = Order.from_json(renewed(facts, epoch=epoch, begun=begun), own.subset)
+        if (order.samples, order.chunk_size) != (own.samples, own.chunk_size) or order.shares:
+            raise UsageError(f"{self._no_state}: its sizes are not those of the data set")
+        return access.replaced(order)
 
     # -- for one iteration -------------------------------------------------------------------------------------------
 
@@ -286,8 +339,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         source, copies = rank_source(self.rank, self.num_replicas), self._groups.copies
         if copies > 1:
             source = ""
-            nodes = self._source.port.resolver.nodes
-            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), nodes)
+            check_one_node(self._groups, *find_rank(self.rank, self.num_replicas), self._sequence.access.nodes)
         elif source:
             refuse_model_parallel()
         return Dealing(
@@ -308,16 +360,18 @@ class LengthBatchSampler(PlannedBatchSampler):
     """Batches of samples of similar length, planned before any sample is read (bucketing).
 
     Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample is fetched once an epoch, in random
-    order. Only samples within one *bucketing window* of the order can be in one batch; a larger window leaves less
-    padding and needs more memory. All ranks get equally many batches, which ranks take in turn.
+    order; those of a `Mixture` as often as its weights say. Only samples within one *bucketing window* of the order can
+    be in one batch; a larger window leaves less padding and needs more memory. All ranks get equally many batches,
+    which ranks take in turn.
 
     Args:
-        dataset: The data set to fetch from.
-        length: An `int` or `float` field with the length of each sample, or an array of all lengths by index. None: the
-            bytes of each sample, uncompressed.
+        dataset: The data set to fetch from, or on one node a `Mixture`.
+        length: An `int` or `float` field with the length of each sample, or an array of all lengths by index; for the
+            members of a `Mixture`, a dict of them. None: the bytes of each sample, uncompressed.
         batch_size: Samples of a batch; with `batch_length`, at most that many.
         batch_length: Largest padded length of a batch: the length of its longest sample times its number of samples.
-        seed: Seed of the order of every epoch, and of its batches.
+        seed: Seed of the order of every epoch, and of its batches. None: the seed of a `Mixture`; for a `BrandDataset`,
+            0.
         num_replicas, rank, replication, device_mesh, dims: As for `BrandSampler`.
         drop_last: If the number of batches is no multiple of the number of ranks: drop the last round of them (True),
             or fill it up with batches from the beginning of the epoch (False).
@@ -331,12 +385,12 @@ class LengthBatchSampler(PlannedBatchSampler):
 
     def __init__(  # noqa: PLR0913 - a keyword each
         self,
-        dataset: BrandDataset,
-        length: ArrayLike | str | None = None,
+        dataset: BrandDataset | Mixture,
+        length: Length = None,
         *,
         batch_size: int | None = None,
         batch_length: float | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
         drop_last: bool = False,
@@ -357,13 +411,15 @@ class PackedBatchSampler(PlannedBatchSampler):
     """Batches of rows that are packed with whole documents, planned before any document is read (sequence packing).
 
     Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`, with `collate_fn=sampler.collate("tokens")`. Every
-    document is fetched once an epoch, in random order. A document longer than a row continues in the next rows of its
-    batch. Only documents within one *bucketing window* of the order can be in one batch; a larger window leaves less
-    padding and needs more memory. All ranks get equally many batches, as with `LengthBatchSampler`.
+    document is fetched once an epoch, in random order; those of a `Mixture` as often as its weights say. A document
+    longer than a row continues in the next rows of its batch. Only documents within one *bucketing window* of the order
+    can be in one batch; a larger window leaves less padding and needs more memory. All ranks get equally many batches,
+    as with `LengthBatchSampler`.
 
     Args:
-        dataset: The data set to fetch from.
-        length: An `int` field with the number of tokens of each document, or an array of these numbers by index.
+        dataset: The data set to fetch from, or on one node a `Mixture`.
+        length: An `int` field with the number of tokens of each document, or an array of these numbers by index; for
+            the members of a `Mixture`, a dict of them.
         tokens_per_row: Tokens of a row.
         rows_per_batch: Rows of a batch.
         seed, num_replicas, rank, drop_last, subset, window, replication, device_mesh, dims: As for
@@ -378,12 +434,12 @@ class PackedBatchSampler(PlannedBatchSampler):
 
     def __init__(  # noqa: PLR0913 - a keyword each
         self,
-        dataset: BrandDataset,
-        length: ArrayLike | str,
+        dataset: BrandDataset | Mixture,
+        length: ArrayLike | str | Mapping[BrandDataset, ArrayLike | str],
         *,
         tokens_per_row: int,
         rows_per_batch: int,
-        seed: int = 0,
+        seed: int | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
         drop_last: bool = False,
@@ -405,12 +461,27 @@ class PackedBatchSampler(PlannedBatchSampler):
 
     def collate(self, field: str, *, pad: int = 0) -> PackedRows:
         """Return a `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `SchemaError`."""
-        return PackedRows(self.dataset, field, *self._rows, pad)
+        return PackedRows(self._source, field, *self._rows, pad)
 
 
 def mean_samples(plan: PlannedBatchSampler) -> int:
     """Return the mean number of samples of a batch of the present epoch, at least 1."""
     return plan._sequence.batches_of(plan.epoch).mean_samples
+
+
+def room_of(order: Order | MixedOrder, sets: Sequence[SetSource]) -> int:
+    """Return about how many samples the data servers can hold in addition to those of their shuffle buffers.
+
+    A server of a member of a mixture holds two of its epochs at a time: those of a window of half an epoch.
+    """
+    if isinstance(order, Order):
+        return sets[0].port.room(order)
+    rooms = []
+    for number, (own, source) in enumerate(zip(order.orders, sets, strict=True)):
+        assert isinstance(own, Order)
+        share = max(stretch.weights[number] / sum(stretch.weights) for stretch in order.pattern.stretches)
+        rooms.append(min(source.port.room(own), own.draws // 2) / share if share else MAX_POSITIONS)
+    return int(min(rooms))
 
 
 def _named(limits: BatchLimits) -> str:
@@ -454,11 +525,17 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None, possible: str) -
 
 
 def check_lengths(
-    data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None, length: Any
+    data: Catalogue,
+    lengths: NDArray[Any],
+    drawn: NDArray[np.bool_] | None,
+    most: float | None,
+    length: Any,
+    *,
+    member: str = "",
 ) -> None:
     """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place.
 
-    `length` is the argument of the user that gave the lengths.
+    `length` is the argument of the user that gave the lengths; `member` the name of the data set in a `Mixture`.
     """
     wrong = ~(lengths >= 0) | np.isinf(lengths)
     if most is not None:
@@ -471,18 +548,21 @@ def check_lengths(
     indices = np.sort(data.indices(places[:1000]))
     found = lengths[data.places(indices[:1])][0]
     others = f", and {counted(len(places) - 1, 'other sample')} like it" if len(places) > 1 else ""
+    sample = f"sample {indices[0]} of {member}" if member else f"sample {indices[0]}"
     if most is not None and found > most:
         raise UsageError(
-            f"sample {indices[0]} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out{_chosen(length, f'<= {most:g}')}"
+            f"{sample} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or leave such "
+            f"samples out{_chosen(length, f'<= {most:g}', member)}"
         )
     raise UsageError(
-        f"sample {indices[0]} has length {found}, which is none{others}: leave it out{_chosen(length, '>= 0')}"
+        f"{sample} has length {found}, which is none{others}: leave it out{_chosen(length, '>= 0', member)}"
     )
 
 
-def _chosen(length: Any, condition: str) -> str:
-    """Return the argument that chooses samples by the lengths that the user gave, as the end of a message."""
+def _chosen(length: Any, condition: str, member: str) -> str:
+    """Return how to choose samples by the lengths that the user gave, as the end of a message."""
+    if member:
+        return ": pack a data set without them, because a Mixture takes no subset="
     if length is None:  # bytes of samples are no column
         return " with subset="
     if isinstance(length, str):

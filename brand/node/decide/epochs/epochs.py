@@ -85,6 +85,8 @@ class Epochs(Reprs, shows="lives"):
         if announced.as_begun and as_begun is None and self._members.nodes > 1:
             return
         run.learn_copies(announced.copies)
+        if announced.as_begun:
+            run.note_continuous()
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON
@@ -432,12 +434,17 @@ class Epochs(Reprs, shows="lives"):
                     self.expect((run, epoch), int(entry.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
-        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
+        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for.
+
+        Planned batches of a mixture draw an epoch of a member while they draw the next one, so its rest stays.
+        """
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
+        rest = {(number, epoch - 1) for epoch in at} if run.continuous else set()
         for key, entry in [item for item in self.lives.items() if item[0][0] == number]:
-            if all_of_it or (key not in keys and not entry.draws):
+            is_rest = key in rest and entry.live is not None and not entry.live.epoch.progress.done
+            if all_of_it or (key not in keys and not is_rest and not entry.draws):
                 if entry.live is not None:
                     entry.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))

@@ -134,6 +134,10 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
     def half_done(self) -> bool:
         return 2 * (self.drawn + self.sent) >= self.total
 
+    @property
+    def done(self) -> bool:
+        return self.drawn + self.sent >= self.total
+
     def expect(self, samples: int) -> None:
         """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
         self.total += samples

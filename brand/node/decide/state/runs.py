@@ -53,6 +53,8 @@ class Run:
     """The rule with which each rank has last begun an epoch, if it has one."""
     copies: int = 1
     """Number of processes of this node that each draw all positions of a rank: a model-parallel group."""
+    continuous: bool = False
+    """Whether its epochs follow one another in one sequence, as those of a mixture's member do."""
     loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
@@ -67,6 +69,9 @@ class Run:
     def learn_copies(self, copies: int) -> None:
         """Note how many processes draw all positions of a rank. One that continues with an epoch may not know it."""
         self.copies = max(self.copies, copies)
+
+    def note_continuous(self) -> None:
+        self.continuous = True
 
     def add_loaded(self, samples: int) -> None:
         self.loaded += samples
