@@ -159,6 +159,16 @@ class Epochs(Reprs, shows="lives"):
             live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
         self._retire(key[0])
 
+    def unfinished(self, number: RunNumber) -> Iterator[Key]:
+        """Yield the epochs of a run whose rest is drawn after the next epoch has begun.
+
+        Planned batches of a mixture draw the end of an epoch of a member and the beginning of the next one together.
+        """
+        for epoch in self.runs[number].continued_to:
+            live = self.get((number, epoch - 1))
+            if live is not None and not live.epoch.progress.done:
+                yield number, epoch - 1
+
     def expect(self, key: Key, first: int) -> EpochEntry:
         """Return the entry of the epoch of a draw from position `first` on. Begins the epoch if it is missing.
 
@@ -434,17 +444,12 @@ class Epochs(Reprs, shows="lives"):
                     self.expect((run, epoch), int(entry.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
-        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for.
-
-        Planned batches of a mixture draw an epoch of a member while they draw the next one, so its rest stays.
-        """
+        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
-        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
-        rest = {(number, epoch - 1) for epoch in at} if run.continuous else set()
+        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep) | set(self.unfinished(number))
         for key, entry in [item for item in self.lives.items() if item[0][0] == number]:
-            is_rest = key in rest and entry.live is not None and not entry.live.epoch.progress.done
-            if all_of_it or (key not in keys and not is_rest and not entry.draws):
+            if all_of_it or (key not in keys and not entry.draws):
                 if entry.live is not None:
                     entry.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))

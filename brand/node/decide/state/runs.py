@@ -118,6 +118,11 @@ class Run:
         self.agreed &= epochs
         return epochs
 
+    @property
+    def continued_to(self) -> set[int]:
+        """The epochs that readers of this node are in, if epochs follow one another in one sequence; else empty."""
+        return {reader.epoch for (_, of), reader in self.readers.items() if of is None and self.continuous}
+
     def begins(self, epoch: int) -> list[Begin]:
         """Return how each reader in an epoch has begun it."""
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
