@@ -15,6 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand import pack
+from brand.collect import NamedSamples, append_data_set, delete
 from brand.errors import UsageError
 from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import Order
@@ -333,6 +334,23 @@ def test_states_of_data_sets_and_mixtures_differ(servers: list[RunningServer]) -
     state = of_both.state_dict() | {"batch": 3, "limits": {**of_both.limits.to_json(), "size": 5}}
     with pytest.raises(UsageError, match="go on with the same lengths and limits"):
         of_both.load_state_dict(state)
+
+
+def test_deleted_samples_are_not_planned(servers: list[RunningServer], tmp_path: Path) -> None:
+    """A collection is a member; a state knows which of its samples are deleted."""
+    append_data_set(servers[0].path, tmp_path / "grown.brand")
+    delete(tmp_path / "grown.brand", NamedSamples(indices=[3, 40, 41]))
+    members = BrandDataset(tmp_path / "grown.brand", memory=1.0), BrandDataset(servers[1].path, memory=1.0)
+    mixture = Mixture({members[0]: 2, members[1]: 1}, samples=174)
+    sampler, again = (planned(mixture, **LIMITS["packed"]) for _ in range(2))
+    loader = loaded(sampler)
+    batches = iter(loader)
+    found = [next(batches) for _ in range(4)]
+    again.load_state_dict(loader.state_dict())
+    found += loaded(again)
+    assert found == expected(sampler, 0)
+    lap = sorted(index for member, index in drawn(sampler, 0)[:130] if member == 0)[:87]
+    assert lap == sorted(set(range(90)) - {3, 40, 41})
 
 
 @pytest.mark.slow

@@ -339,7 +339,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 for number, each in enumerate(facts)
             ]
             known = {number: each.order for number, each in mixed.items()}
-            order = MixedOrder.from_json({**state["order"], "members": members}, known)
+            order = MixedOrder.from_json({**state["order"], "members": members}, known, self.order.subsets)
         except UsageError:
             raise
         except (ValueError, TypeError, LookupError) as error:

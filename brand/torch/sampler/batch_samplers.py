@@ -130,8 +130,10 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         except ValueError as error:
             raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
         means = []
-        for each, values, own in zip(sets, lengths, given, strict=True):
-            drawn = order.ever.mask if isinstance(order, Order) and order.ever is not None else None
+        orders = order.orders if isinstance(order, MixedOrder) else (order,)
+        for each, values, own, of in zip(sets, lengths, given, orders, strict=True):
+            assert isinstance(of, Order)
+            drawn = None if of.ever is None else of.ever.mask
             member = each.name if isinstance(order, MixedOrder) else ""
             check_lengths(each.data, values, drawn, chosen.longest, own, member=member)
             means.append((values if drawn is None else values[drawn]).mean())
