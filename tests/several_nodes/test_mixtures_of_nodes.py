@@ -18,7 +18,16 @@ from brand.node.wire.peer_messages import EpochAnnounced
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
-from tests.several_nodes.mixed import MixedRank, add_ranks, batch_ranks, check_end, mixed_walk
+from tests.several_nodes.mixed import (
+    BatchedWalk,
+    MixedBatchedWalk,
+    MixedRank,
+    add_ranks,
+    batch_ranks,
+    check_end,
+    mixed_batch_ranks,
+    mixed_walk,
+)
 from tests.several_nodes.world import Cluster
 
 WALKS, STEPS = 12, 450
@@ -60,7 +69,18 @@ def test_every_draw_of_planned_batches_is_answered(chance: Chance, caplog: pytes
     """Each rank draws whole batches, whose positions are out of order."""
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
-        mixed_walk(seed, STEPS, batches=True)
+        mixed_walk(seed, STEPS, BatchedWalk)
+
+
+@pytest.mark.slow
+@rounds(1)
+def test_every_draw_of_planned_batches_of_a_mixture_is_answered(
+    chance: Chance, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches also draw the rest of an epoch of a member after the next one has begun."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        mixed_walk(seed, STEPS, MixedBatchedWalk)
 
 
 @pytest.mark.parametrize("limits", [{"size": 4}, {"row": 20, "rows": 3}], ids=["lengths", "packed"])
@@ -70,6 +90,19 @@ def test_batches_of_ranks_in_step_come_from_memory(limits: dict[str, int]) -> No
     lengths = SampleLengths(np.arange(96) * 7 % 20 + 1)
     ranks = batch_ranks(cluster, {"group_chunks": 3, "stripe": 2}, BatchLimits(16, lengths.digest, **limits), lengths)
     counters = from_memory(cluster, ranks, epochs=3)
+    assert min(each.nodes.received for each in counters) > 30
+    check_end(cluster)
+
+
+@pytest.mark.parametrize("sizes", [{"size": 4}, {"row": 20, "rows": 3}], ids=["lengths", "packed"])
+def test_batches_of_a_mixture_come_from_memory(sizes: dict[str, int]) -> None:
+    """For two epochs of the small member in each window, too: nodes hold the rest of an epoch for each other."""
+    cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order={}, homes={"run": []})
+    base = {"group_chunks": 3, "stripe": 2}
+    members = [base | {"seed": 1}, base | {"seed": 2, "part": -4}]
+    lengths = [np.arange(96) * step % 20 + 1 for step in (7, 11)]
+    ranks = mixed_batch_ranks(cluster, members, [3.0, 1.0], 64, 16, lengths, sizes)
+    counters = from_memory(cluster, ranks, epochs=4)
     assert min(each.nodes.received for each in counters) > 30
     check_end(cluster)
 

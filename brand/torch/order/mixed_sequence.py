@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, ranks_of_rounds
@@ -142,7 +143,7 @@ class MixtureMembers(Reprs, shows="name _begun"):
         announcement: Announcement,
         *,
         origin: str,
-        rule: MemberRanks | None,
+        rule: RankRule | None,
     ) -> None:
         """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
         self.ports[member].announce(order, announcement, origin=origin, rule=rule)
@@ -213,7 +214,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             for number, each in enumerate(order.orders)
         ]
         """The tag of each member's tickets; 0 for one that is a mixture."""
-        self._rules: dict[int, MemberRanks] = {}
+        self._rules: dict[int, RankRule] = {}
         """The rule with which each member was last begun, on several nodes."""
         self._taken = 0
         """The absolute position before which this process has taken all positions."""
@@ -270,12 +271,19 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
         return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
 
-    def begin(self, announcement: Announcement, *, goes_on: bool, outer: MemberRanks | None = None) -> None:
+    def begin(
+        self,
+        announcement: Announcement,
+        *,
+        goes_on: bool,
+        outer: MemberRanks | None = None,
+        planned: Callable[[int, MixedOrder], RankRule] | None = None,
+    ) -> None:
         """Have the servers of members that have a weight begin to read.
 
         To the server of a single node, all processes of all ranks are one rank, because the mixture decides which of
         them draws a position. Servers of several nodes get the rule by which it does. `outer`: the rule of this
-        mixture, if it is a member of another one.
+        mixture, if it is a member of another one. `planned` returns the rule of a member if batches are planned.
         """
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes if announcement.copies == 1 else UNTOLD
@@ -291,11 +299,13 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             if not present[number]:
                 continue
             of, at = divmod(come[number], size)
-            one, rule = Announcement(of, at, processes=processes, copies=announcement.copies), None
+            one = Announcement(of, at, processes=processes, copies=announcement.copies)
+            rule: RankRule | None = None
             if several:
                 one = replace(announcement, epoch=of, position=at)
-                rule = self._rule(number, size, announcement, outer)
+                rule = self._rule(number, size, announcement, outer) if planned is None else planned(number, self.order)
             if isinstance(order, MixedOrder):
+                assert rule is None or isinstance(rule, MemberRanks)
                 self._mixed[number].begin(one, goes_on=goes_on, outer=rule)
                 continue
             # If the weights have changed, the rest of the member's epoch is divided in another way: it begins again.

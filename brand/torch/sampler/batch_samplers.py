@@ -8,7 +8,6 @@ order; any number of ranks and workers can continue from it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.orders.base.part import named
 from brand.orders.base.random import blocks
 from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.batch_ranks import SampleLengths, digest_of
 from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
 from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order, renewed
@@ -50,11 +50,6 @@ _PREPARE: Final = "Use brand.frameworks.accelerate.prepare(accelerator, loader) 
 _OF_PAIRS: Final = (
     "plans batches of stored samples, and expand= makes several samples of each: fetch with a BrandSampler, or choose "
     "one element of each list in a transform"
-)
-_ON_NODES: Final = (
-    "plans batches of a Mixture on one node only, and this job has {nodes}: pack the data sets into one "
-    "(docs/guides/mix.md), give each member a batch sampler and a loader of its own, and take batches from these in "
-    "turn, or fetch the Mixture with a BrandSampler"
 )
 _OF_MEMBERS: Final = (
     "for a Mixture, length= is a field that all members have, or a dict with a field or an array for each member: "
@@ -113,25 +108,22 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         seed = whole("seed", source.seed if options.seed is None else options.seed, MAX_SEED)
         access = source.sequence(SequenceOptions(seed, origin_here(), replicas, options.subset, shuffle=True))
         assert isinstance(access, OfOneSet | MixedSequence)
-        if isinstance(access, MixedSequence) and access.nodes > 1:
-            raise UsageError(f"{type(self).__name__} {_ON_NODES.format(nodes=access.nodes)}")
         order = access.order
         if isinstance(order, Order) and order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         given = self._by_member(length)
-        lengths = tuple(lengths_of(of.data, own, self._lengths) for of, own in zip(sets, given, strict=True))
-        digest = hashlib.blake2s(digest_size=16)
-        for own, values in zip(given, lengths, strict=True):
+        by_place = [lengths_of(of.data, own, self._lengths) for of, own in zip(sets, given, strict=True)]
+        for own, values in zip(given, by_place, strict=True):
             self._check_length(own, values)
-            digest.update(values.tobytes())
+        lengths = tuple(map(SampleLengths, by_place))
         sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
         try:
-            chosen = BatchLimits(window or 1, digest.hexdigest(), **sizes)
+            chosen = BatchLimits(window or 1, digest_of(lengths), **sizes)
         except ValueError as error:
             raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
         means = []
         orders = order.orders if isinstance(order, MixedOrder) else (order,)
-        for each, values, own, of in zip(sets, lengths, given, orders, strict=True):
+        for each, values, own, of in zip(sets, by_place, given, orders, strict=True):
             assert isinstance(of, Order)
             drawn = None if of.ever is None else of.ever.mask
             member = each.name if isinstance(order, MixedOrder) else ""

@@ -7,8 +7,6 @@ get equally many, and any other number of ranks can continue from the number of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +16,10 @@ from brand.errors import UsageError, counted
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import UNTOLD
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
+from brand.orders.mixed_batch_ranks import MixedBatchRanks
 from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -70,13 +70,13 @@ class EpochBatches(Reprs, shows="epoch mean_samples"):
 
 
 class PlannedSequence(Reprs, shows="access limits _planned"):
-    """The batches of all epochs: a sequence of samples, limits of batches, and lengths of samples by member and place.
+    """The batches of all epochs: a sequence of samples, limits of batches, and the lengths of samples, by member.
 
-    A sequence of one data set has one array of lengths.
+    The lengths of one data set are those of one member.
     """
 
     def __init__(
-        self, access: OfOneSet | MixedSequence, limits: BatchLimits, lengths: tuple[NDArray[Any], ...]
+        self, access: OfOneSet | MixedSequence, limits: BatchLimits, lengths: tuple[SampleLengths, ...]
     ) -> None:
         self.access, self.limits, self._lengths = access, limits, lengths
         self._planned: tuple[Order | MixedOrder, EpochBatches] | None = None
@@ -98,7 +98,7 @@ class PlannedSequence(Reprs, shows="access limits _planned"):
         """Return the batches of an epoch, for all ranks."""
         order = self.order
         if self._planned is None or self._planned[0] is not order or self._planned[1].epoch != epoch:
-            lengths = order.by_position(epoch, self._lengths)
+            lengths = order.by_position(epoch, [each.values for each in self._lengths])
             self._planned = order, EpochBatches(self.limits, lengths, order.seed, epoch)
         return self._planned[1]
 
@@ -114,17 +114,18 @@ class PlannedSequence(Reprs, shows="access limits _planned"):
         To the server of a single node, all ranks are one. Servers of several nodes get the lengths, and plan the same
         batches. `goes_on`: whether ranks have drawn all positions before this one. Raises `UsageError`.
         """
-        announcement = Announcement(epoch, position, processes=UNTOLD, copies=dealing.copies)
-        if isinstance(self.access, MixedSequence) or self.access.nodes == 1:
-            self.access.begin(announcement, goes_on=goes_on)
-            return
-        rule = BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
-        announcement = replace(announcement, rank=dealing.rank, replicas=dealing.replicas)
-        self.access.begin(announcement, goes_on=goes_on, rule=rule)
+        several, places = self.access.nodes > 1, (epoch, batch, dealing.replicas)
+        ranks = dealing.ranks if several else (0, 1)
+        announcement = Announcement(epoch, position, *ranks, processes=UNTOLD, copies=dealing.copies)
+        if isinstance(self.access, MixedSequence):
 
-    @cached_property
-    def _shared_lengths(self) -> SampleLengths:
-        return SampleLengths(*self._lengths)
+            def planned(member: int, order: MixedOrder) -> RankRule:
+                return MixedBatchRanks(self.limits, self._lengths, member, order, *places)
+
+            self.access.begin(announcement, goes_on=goes_on, planned=planned)
+            return
+        rule = BatchRanks(self.limits, self._lengths[0], *places) if several else None
+        self.access.begin(announcement, goes_on=goes_on, rule=rule)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """Return the state of a run that continues with a batch of an epoch."""
