@@ -357,7 +357,7 @@ def batch_ranks(
 
 @dataclass
 class MixedBatchedRank(MixedRank):
-    """A rank that draws planned batches of a mixture. Its second clients continue with epochs, as real processes do."""
+    """A rank that draws planned batches of a mixture."""
 
     limits: BatchLimits | None = None
     lengths: tuple[SampleLengths, ...] = ()
@@ -414,6 +414,7 @@ class MixedBatchedWalk(MixedWalk):
             *(self.cluster, members, [1.0, rng.choice([0.3, 1.0])], rng.randint(10, 2 * count)),
             *(rng.choice([6, 12, 30]), lengths, sizes, rng.choice([0, 0, 2])),
             changes=changes,
+            workers=rng.random() < 0.5,
         )
 
 
@@ -428,6 +429,7 @@ def mixed_batch_ranks(
     start: int = 0,
     *,
     changes: dict[int, list[float]] | None = None,
+    workers: bool = False,
 ) -> list[MixedBatchedRank]:
     """Have ranks on every node draw planned batches of a mixture."""
     for before in cluster.ranks:
@@ -439,7 +441,7 @@ def mixed_batch_ranks(
     for rank in range(ranks):
         client = CLIENT + 100 + 2 * MOST_MEMBERS * (rank % cluster.on_each)  # a number is used once
         where = cluster.worlds[rank // cluster.on_each], client, rank, ranks, 1, members, weights, samples
-        more: dict[str, Any] = {"limits": limits, "lengths": by_member, "changes": changes or {}, "workers": True}
+        more: dict[str, Any] = {"limits": limits, "lengths": by_member, "changes": changes or {}, "workers": workers}
         found.append(MixedBatchedRank(*where, start=start, **more))
         found[-1].register()
     cluster.ranks = found  # type: ignore[assignment]

@@ -94,14 +94,15 @@ def test_batches_of_ranks_in_step_come_from_memory(limits: dict[str, int]) -> No
     check_end(cluster)
 
 
+@pytest.mark.parametrize("workers", [False, True], ids=["threads", "workers"])
 @pytest.mark.parametrize("sizes", [{"size": 4}, {"row": 20, "rows": 3}], ids=["lengths", "packed"])
-def test_batches_of_a_mixture_come_from_memory(sizes: dict[str, int]) -> None:
-    """For two epochs of the small member in each window, too: nodes hold the rest of an epoch for each other."""
+def test_batches_of_a_mixture_come_from_memory(sizes: dict[str, int], *, workers: bool) -> None:
+    """As those of one order, in windows that memory can hold."""
     cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=2, batch=4, order={}, homes={"run": []})
     base = {"group_chunks": 3, "stripe": 2}
     members = [base | {"seed": 1}, base | {"seed": 2, "part": -4}]
     lengths = [np.arange(96) * step % 20 + 1 for step in (7, 11)]
-    ranks = mixed_batch_ranks(cluster, members, [3.0, 1.0], 64, 16, lengths, sizes)
+    ranks = mixed_batch_ranks(cluster, members, [3.0, 1.0], 64, 16, lengths, sizes, workers=workers)
     counters = from_memory(cluster, ranks, epochs=4)
     assert min(each.nodes.received for each in counters) > 30
     check_end(cluster)

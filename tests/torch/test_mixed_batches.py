@@ -25,12 +25,10 @@ from brand.torch import (
     ArrayLoader,
     BrandDataset,
     BrandLoader,
-    BrandSampler,
     LengthBatchSampler,
     Mixture,
     PackedBatchSampler,
 )
-from tests.tools.cluster import running_cluster
 from tests.torch.support import MANY_WORKERS, TORCHDATA, stateful_loader
 from tests.torch.training import two_ranks
 
@@ -351,23 +349,6 @@ def test_deleted_samples_are_not_planned(servers: list[RunningServer], tmp_path:
     assert found == expected(sampler, 0)
     lap = sorted(index for member, index in drawn(sampler, 0)[:130] if member == 0)[:87]
     assert lap == sorted(set(range(90)) - {3, 40, 41})
-
-
-@pytest.mark.slow
-def test_several_nodes_are_refused(servers: list[RunningServer]) -> None:
-    """With advice that works."""
-    with running_cluster(str(servers[0].path), nodes=2, memory=0.6) as cluster:
-        members = [BrandDataset(servers[0].path, server=cluster.addresses[0], job="mixed") for _ in range(2)]
-        mixture = Mixture(dict.fromkeys(members, 1))
-        with pytest.raises(UsageError, match=r"on one node only, and this job has 2: .*in turn, or fetch the Mixture"):
-            LengthBatchSampler(mixture, "count", batch_size=4, num_replicas=1, rank=0)
-        samplers = [LengthBatchSampler(each, "count", batch_size=4, num_replicas=1, rank=0) for each in members]
-        loaders = [
-            BrandLoader(each.dataset, batch_sampler=each, collate_fn=lambda samples: len(samples)) for each in samplers
-        ]
-        assert sum(map(sum, zip(*loaders, strict=True))) == 2 * SIZES[0]
-        loader = BrandLoader(mixture, 10, sampler=BrandSampler(mixture, num_replicas=1, rank=0), collate_fn=came)
-        assert sum(map(len, loader)) == 2 * SIZES[0]
 
 
 RANK = """

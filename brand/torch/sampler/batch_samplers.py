@@ -359,7 +359,7 @@ class LengthBatchSampler(PlannedBatchSampler):
     which ranks take in turn.
 
     Args:
-        dataset: The data set to fetch from, or on one node a `Mixture`.
+        dataset: The data set or `Mixture` to fetch from.
         length: An `int` or `float` field with the length of each sample, or an array of all lengths by index; for the
             members of a `Mixture`, a dict of them. None: the bytes of each sample, uncompressed.
         batch_size: Samples of a batch; with `batch_length`, at most that many.
@@ -411,7 +411,7 @@ class PackedBatchSampler(PlannedBatchSampler):
     as with `LengthBatchSampler`.
 
     Args:
-        dataset: The data set to fetch from, or on one node a `Mixture`.
+        dataset: The data set or `Mixture` to fetch from.
         length: An `int` field with the number of tokens of each document, or an array of these numbers by index; for
             the members of a `Mixture`, a dict of them.
         tokens_per_row: Tokens of a row.

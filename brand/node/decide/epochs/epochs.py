@@ -85,11 +85,11 @@ class Epochs(Reprs, shows="lives"):
         if announced.as_begun and as_begun is None and self._members.nodes > 1:
             return
         run.learn_copies(announced.copies)
-        if announced.as_begun:
-            run.note_continuous()
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON
+        if announced.as_begun or (goes_on and said.rule is not None):  # a client says the rule again if it knows it
+            run.note_continuous()
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
             run.conduct.on_begin(said.drawer, announced.processes, again=again, in_group=announced.copies > 1)
