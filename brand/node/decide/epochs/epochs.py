@@ -166,7 +166,10 @@ class Epochs(Reprs, shows="lives"):
         """
         for epoch in self.runs[number].continued_to:
             live = self.get((number, epoch - 1))
-            if live is not None and not live.epoch.progress.done:
+            if live is None:
+                continue
+            ruled = live.epoch.division.ruled  # nodes count samples that they send each other more than once
+            if ruled.rule.reach if ruled is not None else not live.epoch.progress.done:
                 yield number, epoch - 1
 
     def expect(self, key: Key, first: int) -> EpochEntry:
