@@ -30,6 +30,7 @@ import numpy as np
 import brand
 from brand.chunker import convert_audio
 from brand.orders.batches.batching import PositionBatches
+from brand.orders.order import Order
 from brand.testing.shuffling import measure
 
 BATCH: Final = 16
@@ -72,10 +73,12 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
     plan = kind(data, length, **limits)
     made = plan._sequence.batches_of(0)
     planned_s = time.perf_counter() - started
-    sample_of, batches = plan.order.plan(0).sample_of, made.batches
+    order, batches = plan.order, made.batches
+    assert isinstance(order, Order)
+    sample_of = order.plan(0).sample_of
     lengths = data.column(length)[data._source.data.indices(sample_of)]
     assert (np.bincount(batches.positions, minlength=len(data)) == 1).all()
-    chunk, size = plan.order.chunk_size, made.mean_samples
+    chunk, size = order.chunk_size, made.mean_samples
     shuffles = {
         name: measure(places, chunk_size=chunk, batch=size)
         for name, places in (("plain", sample_of), ("planned", sample_of[batches.positions]))

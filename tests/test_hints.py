@@ -23,7 +23,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 import brand as library
-from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler, pack
+from brand import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, PackedBatchSampler, pack
 from brand.chunker import convert_images
 from brand.errors import (
     CacheError,
@@ -241,18 +241,6 @@ def test_lengths_that_a_packed_sampler_takes(texts: Path) -> None:
     with pytest.raises(SchemaError, match="or None for the bytes of each sample"):
         LengthBatchSampler(ds, "none", batch_size=2)
     assert list(LengthBatchSampler(ds, None, batch_size=2))
-
-
-def test_a_mixture_has_batch_samplers_of_its_members(texts: Path) -> None:
-    """Or a BrandSampler of its own."""
-    ds = BrandDataset(texts)
-    mixture = Mixture({ds: 0.5, BrandDataset(texts): 0.5})
-    with pytest.raises(UsageError, match="Mixture: give each member a batch sampler and a loader of its own"):
-        PackedBatchSampler(mixture, "count", tokens_per_row=64, rows_per_batch=2)  # type: ignore[arg-type]
-    samplers = [PackedBatchSampler(ds, "count", tokens_per_row=64, rows_per_batch=2) for _ in range(2)]
-    loaders = [BrandLoader(ds, batch_sampler=each, collate_fn=each.collate("tokens")) for each in samplers]
-    assert sum(1 for _ in zip(*loaders, strict=True)) == len(samplers[0])
-    assert len(list(BrandSampler(mixture)))
 
 
 def test_what_a_sampler_is_given_in_place_of_a_data_set(texts: Path) -> None:

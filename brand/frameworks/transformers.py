@@ -129,8 +129,11 @@ class _TrainerLoader(PreparedLoader):
                 "number in each: give LengthBatchSampler(batch_size=) alone, or train with Accelerate and "
                 "brand.frameworks.accelerate.prepare (docs/guides/frameworks.md)"
             )
-        samples = sampler.order.draws if isinstance(sampler, PlannedBatchSampler) else sampler._sequence.samples
-        self.dataset, self.batch_sampler, self._trained = _MadeBatches(samples), _TrainedFirst(self), 0
+        self.dataset, self.batch_sampler, self._trained = (
+            _MadeBatches(sampler._sequence.samples),
+            _TrainedFirst(self),
+            0,
+        )
 
     def resume(self, state: dict[str, Any], steps: int, accumulated: int) -> None:
         """Continue from a state, after this many optimizer steps.

@@ -3,6 +3,7 @@
 order       the numbers that fix the order of every epoch; makes plans
 baselines   orders of other systems, to compare with
 batch_ranks the ranks that draw the positions of planned batches
+mixed_batch_ranks   those of planned batches of a mixture
 nextuse     the samples that a node draws again soonest
 places      the places at some positions of an epoch
 policies    the orders, each with its options

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import zstandard
@@ -55,6 +55,33 @@ class SampleLengths:
         """The lengths as a text for JSON."""
         packed = self.values.astype(self.kind).view(np.uint8).reshape(-1, 8).T.tobytes()  # most high bytes are 0
         return base64.b64encode(zstandard.ZstdCompressor(level=1).compress(packed)).decode()
+
+    def check_fits(self, order: Order, limits: BatchLimits) -> None:
+        """Raise ValueError if a sample of the order has no length, or one that fits no batch."""
+        values, longest = self.values, limits.longest
+        if len(values) != order.samples:
+            raise ValueError(f"{len(values):,} lengths for an order of {order.samples:,} samples")
+        if order.ever is not None:
+            values = values[order.ever.mask]
+        if values.min() < 0 or (longest is not None and values.max() > longest):
+            raise ValueError(f"lengths from {values.min()} to {values.max()} in batches of at most {longest}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"lengths": self.text, "kind": self.kind, "samples": len(self.values)}
+
+    @staticmethod
+    def from_json(value: Any) -> SampleLengths:
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
+        check_number("samples", value["samples"], 1, MAX_POSITIONS)
+        if not isinstance(value["lengths"], str):
+            raise ValueError("lengths of samples are a text")
+        return lengths_of_text(value["lengths"], value["kind"], value["samples"])
+
+
+def digest_of(lengths: Sequence[SampleLengths]) -> str:
+    """Return a digest of the lengths of all samples, by member of a mixture. One data set has that of its lengths."""
+    digests = [each.digest for each in lengths]
+    return digests[0] if len(digests) == 1 else hashlib.blake2s("".join(digests).encode(), digest_size=16).hexdigest()
 
 
 @lru_cache(4)
@@ -108,18 +135,12 @@ class BatchRanks:
 
     def check_fits(self, order: Order) -> None:
         """Raise ValueError if a sample of the order has no length, or one that fits no batch."""
-        values, longest = self.lengths.values, self.limits.longest
-        if len(values) != order.samples:
-            raise ValueError(f"{len(values):,} lengths for an order of {order.samples:,} samples")
-        if order.ever is not None:
-            values = values[order.ever.mask]
-        if values.min() < 0 or (longest is not None and values.max() > longest):
-            raise ValueError(f"lengths from {values.min()} to {values.max()} in batches of at most {longest}")
+        self.lengths.check_fits(order, self.limits)
 
     def ranks_of(self, order: Order, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rank that draws each position of an epoch, same shape."""
         start = self.batch if epoch == self.epoch else 0
-        table = _table(self.limits, self.lengths, order, epoch, start, self.replicas)
+        table = ranks_by_position(self.limits, (self.lengths,), order, epoch, start, self.replicas)
         found: NDArray[np.int64] = table[positions].astype(np.int64)
         return found
 
@@ -132,30 +153,35 @@ class BatchRanks:
         return same and (mine == theirs or max(mine, theirs)[1] == 0)
 
     def to_json(self) -> dict[str, Any]:
-        lengths = {"lengths": self.lengths.text, "kind": self.lengths.kind, "samples": len(self.lengths.values)}
         own = {"epoch": self.epoch, "batch": self.batch, "replicas": self.replicas}
-        return {"limits": self.limits.to_json(), **lengths, **own}
+        return {"limits": self.limits.to_json(), **self.lengths.to_json(), **own}
 
     @classmethod
     def from_json(cls, value: Any) -> BatchRanks:
         """Read the output of `to_json`. Raises ValueError if it is invalid."""
         if not isinstance(value, Mapping) or set(value) != set(_FIELDS):
             raise ValueError(f"ranks of batches have the fields {', '.join(_FIELDS)}")
-        check_number("samples", value["samples"], 1, MAX_POSITIONS)
-        if not isinstance(value["lengths"], str):
-            raise ValueError("lengths of samples are a text")
-        lengths = lengths_of_text(value["lengths"], value["kind"], value["samples"])
         limits = BatchLimits.from_json(value["limits"])
-        return cls(limits, lengths, value["epoch"], value["batch"], value["replicas"])
+        return cls(limits, SampleLengths.from_json(value), value["epoch"], value["batch"], value["replicas"])
+
+
+class LengthOrder(Protocol):
+    """An order, of one data set or of a mixture, that finds the lengths of an epoch."""
+
+    seed: int
+
+    def by_position(self, epoch: int, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the value of the sample at each position of an epoch. `values` are by member and place."""
 
 
 @lru_cache(4)
-def _table(
-    limits: BatchLimits, lengths: SampleLengths, order: Order, epoch: int, start: int, replicas: int
+def ranks_by_position(
+    limits: BatchLimits, lengths: tuple[SampleLengths, ...], order: LengthOrder, epoch: int, start: int, replicas: int
 ) -> NDArray[Any]:
     """Return the rank of each position of an epoch, whose first batch that is drawn is number `start`."""
-    batches = limits.batches(lengths.values[order.plan(epoch).sample_of], order.seed, epoch)
+    by_position = order.by_position(epoch, [each.values for each in lengths])
+    batches = limits.batches(by_position, order.seed, epoch)
     ranks = ((np.arange(len(batches)) - start) % replicas).astype(index_dtype(replicas))
-    table = np.empty(order.draws, ranks.dtype)
+    table = np.empty(len(by_position), ranks.dtype)
     table[batches.positions] = np.repeat(ranks, np.diff(batches.ends, prepend=0))
     return table

@@ -154,12 +154,18 @@ class Order:
         """Return the plan of one epoch in windows, for a job that is alone; None if it can only be made as a whole."""
         return None if self.grows else self.policy.windows(self.mapping, self.seed, self.drawn_in(epoch), epoch)
 
-    def place_at(self, epoch: int, position: int) -> int:
-        """Return the place of the sample at a position of an epoch of a job that is alone."""
+    def places(self, epoch: int, first: int, end: int) -> NDArray[Any]:
+        """Return the places of the samples at the positions `first` to `end` - 1 of an epoch of a job that is alone."""
         windows = self.windows(epoch)
         if windows is None:
-            return int(self.plan(epoch).sample_of[position])
-        return int(windows.window(position, position + 1).sample_of[0])
+            return self.plan(epoch).sample_of[first:end]
+        return windows.window(first, end).sample_of
+
+    def by_position(self, epoch: int, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the value of the sample at each position of an epoch, shape (draws,). `values`: an array, by place."""
+        (by_place,) = values
+        found: NDArray[Any] = by_place[self.plan(epoch).sample_of]
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Return the order as plain values: its fields and those of the policy. A subset is written as its digest."""

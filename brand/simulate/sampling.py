@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +71,11 @@ class MixedSampling:
 
 
 class PlannedSampling(Reprs, shows="_limits"):
-    """A sampler that plans batches from the length of the sample at each place, shape (samples,)."""
+    """A sampler that plans batches from the lengths of samples."""
 
-    def __init__(self, order: Order, limits: BatchLimits, lengths: NDArray[Any]) -> None:
+    def __init__(self, order: Order, limits: BatchLimits, lengths: SampleLengths) -> None:
         self.orders = (order,)
-        self._limits, self._lengths = limits, SampleLengths(lengths)
+        self._limits, self._lengths = limits, lengths
         self._planned: tuple[int, PositionBatches] | None = None
         """The epoch whose batches were planned last, and these."""
 

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import Facts, Nodes, choose_order, choose_room, choose_whole_unit, facts_of, samples_held
-from brand.node.setup.lengths import lengths_of, planned_limits
+from brand.node.setup.lengths import SetLengths, lengths_of, planned_limits
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
 from brand.node.setup.request_sizes import PART_SHARE
 from brand.node.setup.weighted import as_subset, of_subset, weighted_order
 from brand.orders.baselines import Pool
+from brand.orders.batch_ranks import SampleLengths
 from brand.orders.mixtures.mixed_order import MixedOrder, seed_of_member
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
@@ -324,14 +325,12 @@ def _sampling(
     stored, memory = data.stored, _of_part(case.memory, data)
     part = order if stored is None else of_subset(order, as_subset(stored, case.subset))
     if stored is not None and case.planned is not None:
-        lengths = lengths_of(
-            stored, case.planned.length, "an `int` or `float` field, or an array of all lengths by index"
-        )
+        possible = "an `int` or `float` field, or an array of all lengths by index"
+        lengths = SampleLengths(lengths_of(stored, case.planned.length, possible))
         cluster = Nodes(case.nodes, _groups(case), case.peer_memory)
         room = choose_room(_facts(data, case), part, None, memory, cluster)
-        return PlannedSampling(
-            part, planned_limits(stored, part, (case.planned.length, lengths), case.planned.sizes, room), lengths
-        )
+        planned = SetLengths(stored, part, case.planned.length, lengths)
+        return PlannedSampling(part, planned_limits([planned], None, case.planned.sizes, part.draws, room), lengths)
     if stored is not None and case.weights is not None:
         return MixedSampling(weighted_order(stored, part, case.weights, case.num_samples, order_of)[0])
     short = case.connected and not case.cache and _is_short(order, samples_held(_facts(data, case), None, memory))

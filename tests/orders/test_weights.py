@@ -188,7 +188,7 @@ def test_an_epoch_of_an_order_draws_its_own_subset() -> None:
         windows = order.windows(epoch)
         assert windows is not None
         assert [int(windows.window(at, at + 1).sample_of[0]) for at in range(3)] == places
-        assert [order.place_at(epoch, at) for at in range(3)] == places
+        assert order.places(epoch, 0, 3).tolist() == places
     assert len({tuple(sorted(places)) for places in epochs}) > 1
     ever = order.ever
     assert ever is not None

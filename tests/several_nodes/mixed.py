@@ -16,8 +16,9 @@ import numpy as np
 from brand.node.memory.residents import MAX_LEASES
 from brand.node.wire.messages import AS_BEGUN, GOES_ON, UNTOLD
 from brand.node.wire.numbers import RunNumber
-from brand.orders.batch_ranks import BatchRanks, SampleLengths
+from brand.orders.batch_ranks import BatchRanks, SampleLengths, digest_of
 from brand.orders.batches.batching import BatchLimits, PositionBatches
+from brand.orders.mixed_batch_ranks import MixedBatchRanks
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
 from tests.node.world import World, weighted_members
@@ -180,9 +181,9 @@ class MixedRank:
             self._draw(client, (member, epoch, positions))
 
 
-def mixed_walk(seed: int, steps: int, *, batches: bool = False) -> None:
+def mixed_walk(seed: int, steps: int, kind: type[MixedWalk] | None = None) -> None:
     """A mixture, or planned batches, with everything that may happen to them, in an order that a seed decides."""
-    walk = BatchedWalk(seed) if batches else MixedWalk(seed)
+    walk = (kind or MixedWalk)(seed)
     if walk.rng.random() < 0.7:
         walk.cluster.join()
     for _ in range(steps):
@@ -349,6 +350,99 @@ def batch_ranks(
         client = CLIENT + 100 + 2 * MOST_MEMBERS * (rank % cluster.on_each)  # a number is used once
         where = cluster.worlds[rank // cluster.on_each], client, rank, ranks, 1, [order], [1.0], 1
         found.append(BatchedRank(*where, start=start, limits=limits, lengths=lengths))
+        found[-1].register()
+    cluster.ranks = found  # type: ignore[assignment]
+    return found
+
+
+@dataclass
+class MixedBatchedRank(MixedRank):
+    """A rank that draws planned batches of a mixture."""
+
+    limits: BatchLimits | None = None
+    lengths: tuple[SampleLengths, ...] = ()
+
+    def rule(self, member: int) -> MixedBatchRanks:  # type: ignore[override]
+        assert self.limits is not None
+        return MixedBatchRanks(self.limits, self.lengths, member, self.order, self.epoch, self.start, self.ranks)
+
+    def batches(self) -> PositionBatches:
+        assert self.limits is not None
+        order = self.order
+        lengths = order.by_position(self.epoch, [each.values for each in self.lengths])
+        return self.limits.batches(lengths, order.seed, self.epoch)
+
+    def _begin(self) -> None:
+        order = self.order
+        at = self.batches().first_from(self.start)
+        for member, (come, size) in enumerate(zip(order.counts(self.epoch, at), order.sizes, strict=True)):
+            self.begun[member], first = divmod(come, size)
+            facts: dict[str, Any] = {"rank": self.rank, "replicas": self.ranks, "processes": UNTOLD}
+            facts["rule"] = self.rule(member)
+            self.world.begin(self.clients(member)[0], self.runs[member], self.begun[member], first, **facts)
+        self.position = 0
+
+    def _next_batch(self) -> None:
+        assert self.position is not None
+        batches = self.batches()
+        if self.position < (len(batches) - self.start) // self.ranks:  # the last, incomplete round is left out
+            number = self.start + self.position * self.ranks + self.rank
+            drawn = self.order.draws(self.epoch, batches.taken(np.array([number]))[0])
+            found = defaultdict[tuple[int, int], list[int]](list)
+            for member, epoch, position in zip(drawn.member, drawn.epoch, drawn.position, strict=True):
+                found[int(member), int(epoch)].append(int(position))
+            self.coming = [(member, epoch, some) for (member, epoch), some in sorted(found.items())]
+            self.position += 1
+            self._ask()
+        else:
+            self.epoch, self.start, self.position = self.epoch + 1, 0, None
+        self.steps += 1
+
+
+class MixedBatchedWalk(MixedWalk):
+    """The same as `MixedWalk`, with planned batches of the mixture."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        rng, count = self.rng, len(self.cluster.sizes)
+        sizes = rng.choice([{"size": 3}, {"most": 40}, {"row": 20, "rows": 2}])
+        base: dict[str, Any] = {"group_chunks": rng.randint(1, 4), "stripe": rng.randint(1, 3)}
+        members = [base | {"seed": 1}, base | {"seed": 2, "part": rng.choice([2, -2, -5])}]
+        lengths = [np.array([rng.randint(0, 20) for _ in range(count)], np.int64) for _ in members]
+        changes = {rng.randint(1, 2): [rng.choice([0.5, 1.0, 3.0]) for _ in members]} if rng.random() < 0.5 else {}
+        mixed_batch_ranks(
+            *(self.cluster, members, [1.0, rng.choice([0.3, 1.0])], rng.randint(10, 2 * count)),
+            *(rng.choice([6, 12, 30]), lengths, sizes, rng.choice([0, 0, 2])),
+            changes=changes,
+            workers=rng.random() < 0.5,
+        )
+
+
+def mixed_batch_ranks(
+    cluster: Cluster,
+    members: list[dict[str, Any]],
+    weights: list[float],
+    samples: int,
+    window: int,
+    lengths: list[np.ndarray],
+    sizes: dict[str, int],
+    start: int = 0,
+    *,
+    changes: dict[int, list[float]] | None = None,
+    workers: bool = False,
+) -> list[MixedBatchedRank]:
+    """Have ranks on every node draw planned batches of a mixture."""
+    for before in cluster.ranks:
+        for client in before.all_clients:  # type: ignore[attr-defined]
+            before.world.leave(client)
+    by_member = tuple(map(SampleLengths, lengths))
+    limits = BatchLimits(window, digest_of(by_member), **sizes)
+    ranks, found = cluster.nodes * cluster.on_each, []
+    for rank in range(ranks):
+        client = CLIENT + 100 + 2 * MOST_MEMBERS * (rank % cluster.on_each)  # a number is used once
+        where = cluster.worlds[rank // cluster.on_each], client, rank, ranks, 1, members, weights, samples
+        more: dict[str, Any] = {"limits": limits, "lengths": by_member, "changes": changes or {}, "workers": workers}
+        found.append(MixedBatchedRank(*where, start=start, **more))
         found[-1].register()
     cluster.ranks = found  # type: ignore[assignment]
     return found

@@ -1,10 +1,10 @@
 """A rank of a training on several nodes that mixes: `python -m tests.several_nodes.mixing JSON` prints what it fetched.
 
-The JSON has the paths and servers of the data sets, `kind` (`mixture`, `weights`, `expand`, `lengths`, `packed` or
-`plain`), `ranks`, `rank`, `workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load, batches after
-which to stop, the weights of the second epoch of a mixture, and the groups of ranks that get the same samples:
-`replication`, or the shape of a `mesh` with the dimensions `pp` and `dp`. It prints a list of batches by epoch, the
-state, and the server's statistics.
+The JSON has the paths and servers of the data sets, `kind` (one of `MIXED`, or `weights`, `expand`, `lengths`,
+`packed` or `plain`), `ranks`, `rank`, `workers` of a `DataLoader` (None: a `BrandLoader`), epochs, a state to load,
+batches after which to stop, the weights of the second epoch of a mixture, and the groups of ranks that get the same
+samples: `replication`, or the shape of a `mesh` with the dimensions `pp` and `dp`. It prints a list of batches by
+epoch, the state, and the server's statistics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture, PackedBatchSampler
 
 BATCH = 16
+MIXED = ("mixture", "mixture, lengths", "mixture, packed")
+"""Kinds of trainings that fetch a mixture."""
 
 
 def fetched_from(  # noqa: PLR0913 - as the JSON has them
@@ -45,20 +47,20 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     ]
     data: Any = members[0]
     options: dict[str, Any] = {}
-    if kind == "mixture":
+    if kind in MIXED:
         data = Mixture(dict(zip(members, (3, 1), strict=True)), samples=1000, seed=3)
     if kind == "weights":
         options = {"weights": "balanced", "num_samples": 750}
     division: dict[str, Any] = {"num_replicas": ranks, "rank": rank, "replication": replication}
     if mesh is not None:
         division["device_mesh"] = mesh_of(mesh)
-    planned = kind in ("lengths", "packed")
+    planned = kind.endswith(("lengths", "packed"))
     sampler: Any
-    if kind == "lengths":
+    if kind.endswith("lengths"):
         sampler = LengthBatchSampler(
             data, "length", batch_size=BATCH, seed=3, drop_last=True, window=window, **division
         )
-    elif kind == "packed":
+    elif kind.endswith("packed"):
         limits: dict[str, Any] = {"tokens_per_row": 64, "rows_per_batch": 4, "window": window}
         sampler = PackedBatchSampler(data, "length", seed=3, drop_last=True, **limits, **division)
     else:
@@ -72,7 +74,7 @@ def fetched_from(  # noqa: PLR0913 - as the JSON has them
     found = []
     for epoch in range(epochs):
         if weights is not None and epoch:
-            sampler.set_weights(dict(zip(members, weights, strict=True)), epoch=sampler.epoch + 1)
+            data.set_weights(dict(zip(members, weights, strict=True)))
         batches: list[Any] = []
         found.append(batches)
         for batch in loader:

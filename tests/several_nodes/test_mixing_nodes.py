@@ -16,7 +16,7 @@ import pytest
 import brand
 from brand import BrandDataset, BrandSampler, LengthBatchSampler, Mixture
 from brand.errors import UsageError
-from tests.several_nodes.mixing import BATCH, fetched_from
+from tests.several_nodes.mixing import BATCH, MIXED, fetched_from
 from tests.several_nodes.support import all_open
 from tests.support import LIMIT_S, wait_until
 from tests.tools.cluster import running_cluster
@@ -24,7 +24,7 @@ from tests.tools.cluster import running_cluster
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-KINDS = ("mixture", "weights", "expand", "lengths", "packed")
+KINDS = (*MIXED, "weights", "expand", "lengths", "packed")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def trained(kind: str, sets: list[str], nodes: int, on_each: int, **more: Any) -> list[Any]:
     """Train on several nodes, and return the output of each rank."""
-    paths, ranks = (sets if kind == "mixture" else sets[:1]), nodes * on_each
+    paths, ranks = (sets if kind in MIXED else sets[:1]), nodes * on_each
     with ExitStack() as stack:
         clusters = [stack.enter_context(running_cluster(path, nodes=nodes, memory=0.6)) for path in paths]
         for cluster in clusters:
@@ -86,7 +86,7 @@ def test_ranks_of_several_nodes_fetch_the_positions_of_one(
     kind: str, nodes: int, on_each: int, workers: int | None, sets: list[str]
 ) -> None:
     """Nodes send each other what their ranks fetch."""
-    paths = sets if kind == "mixture" else sets[:1]
+    paths = sets if kind in MIXED else sets[:1]
     alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0)
     said = trained(kind, sets, nodes, on_each, workers=workers)
     for epoch in range(2):
@@ -97,7 +97,7 @@ def test_ranks_of_several_nodes_fetch_the_positions_of_one(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_goes_on_with_other_nodes(kind: str, sets: list[str]) -> None:
     """Two nodes stop after two batches; three ranks of three nodes, or one process, go on with the rest."""
-    paths = sets if kind == "mixture" else sets[:1]
+    paths = sets if kind in MIXED else sets[:1]
     alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0)
     first = trained(kind, sets, 2, 1, epochs=1, stop=2)
     check([found[0] for found, _, _ in first], alone[0])
@@ -115,10 +115,10 @@ def test_a_state_goes_on_with_other_nodes(kind: str, sets: list[str]) -> None:
             assert len(rest) - len(got) < nodes * (1 if kind in ("mixture", "weights", "expand") else 2 * BATCH)
 
 
-@pytest.mark.parametrize("kind", ["mixture", "plain"])
+@pytest.mark.parametrize("kind", [*MIXED, "plain"])
 def test_ranks_of_a_group_on_each_node_get_the_same(kind: str, sets: list[str]) -> None:
     """Two nodes with two ranks each, of one model on each node."""
-    paths = sets if kind == "mixture" else sets[:1]
+    paths = sets if kind in MIXED else sets[:1]
     alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0, epochs=1)
     said = [found[0] for found, _, _ in trained(kind, sets, 2, 2, epochs=1, replication=2)]
     assert said[0] == said[1]
@@ -142,10 +142,11 @@ def test_ranks_of_a_group_are_on_two_nodes(kind: str, sets: list[str]) -> None:
     check(batches[:2], alone[0])
 
 
-def test_weights_change_between_epochs(sets: list[str]) -> None:
+@pytest.mark.parametrize("kind", MIXED)
+def test_weights_change_between_epochs(kind: str, sets: list[str]) -> None:
     """All ranks say so before the epoch; members go on where they were."""
-    alone, _, _ = fetched_from("mixture", sets, [None, None], 1, 0, weights=[1, 2])
-    said = trained("mixture", sets, 2, 1, weights=[1, 2])
+    alone, _, _ = fetched_from(kind, sets, [None, None], 1, 0, weights=[1, 2])
+    said = trained(kind, sets, 2, 1, weights=[1, 2])
     for epoch in range(2):
         check([found[epoch] for found, _, _ in said], alone[epoch])
 
@@ -158,10 +159,10 @@ def test_weights_do_not_change_inside_an_epoch(sets: list[str]) -> None:
             BrandDataset(path, server=cluster.addresses[0], job="weights")
             for path, cluster in zip(sets, clusters, strict=True)
         ]
-        sampler = BrandSampler(Mixture(dict.fromkeys(members, 1)), num_replicas=1, rank=0)
+        mixture = Mixture(dict.fromkeys(members, 1))
         with pytest.raises(UsageError, match=r"on several nodes, weights change at the beginning of an epoch"):
-            sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
-        sampler.set_weights({members[0]: 1, members[1]: 2}, epoch=1)
+            mixture.set_weights({members[0]: 1, members[1]: 2}, epoch=1, position=64)
+        mixture.set_weights({members[0]: 1, members[1]: 2}, epoch=1)
 
 
 def test_an_order_that_nodes_cannot_send_each_other_is_refused(tmp_path: Path) -> None:

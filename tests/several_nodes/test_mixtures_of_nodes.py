@@ -18,7 +18,16 @@ from brand.node.wire.peer_messages import EpochAnnounced
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits
 from tests.rounds import Chance, rounds
-from tests.several_nodes.mixed import MixedRank, add_ranks, batch_ranks, check_end, mixed_walk
+from tests.several_nodes.mixed import (
+    BatchedWalk,
+    MixedBatchedWalk,
+    MixedRank,
+    add_ranks,
+    batch_ranks,
+    check_end,
+    mixed_batch_ranks,
+    mixed_walk,
+)
 from tests.several_nodes.world import Cluster
 
 WALKS, STEPS = 12, 450
@@ -27,7 +36,9 @@ WALKS, STEPS = 12, 450
 def from_memory(cluster: Cluster, ranks: Sequence[MixedRank], epochs: int, lead: int = 1) -> list[Any]:
     """Have ranks draw epochs, at most `lead` batches apart. Check that all samples are in memory in time."""
     cluster.join()
-    while min(rank.epoch for rank in ranks) < epochs:
+    for _ in range(10_000):
+        if min(rank.epoch for rank in ranks) >= epochs:
+            break
         for rank in ranks:
             if rank.steps - min(other.steps for other in ranks) < lead and not rank.waits:
                 rank.go_on()
@@ -39,6 +50,8 @@ def from_memory(cluster: Cluster, ranks: Sequence[MixedRank], epochs: int, lead:
             for world in cluster.worlds:
                 for lease in list(world.held):
                     world.release(lease)
+    else:
+        raise AssertionError("a draw waits for a sample that is not in memory in time")
     counters = [world.core.counters for world in cluster.worlds]
     assert sum(each.draws.direct for each in counters) == 0
     assert [each.nodes.timeouts for each in counters] == [0] * cluster.nodes
@@ -60,7 +73,18 @@ def test_every_draw_of_planned_batches_is_answered(chance: Chance, caplog: pytes
     """Each rank draws whole batches, whose positions are out of order."""
     caplog.set_level(logging.CRITICAL)
     for seed in chance.seeds(WALKS):
-        mixed_walk(seed, STEPS, batches=True)
+        mixed_walk(seed, STEPS, BatchedWalk)
+
+
+@pytest.mark.slow
+@rounds(1)
+def test_every_draw_of_planned_batches_of_a_mixture_is_answered(
+    chance: Chance, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches also draw the rest of an epoch of a member after the next one has begun."""
+    caplog.set_level(logging.CRITICAL)
+    for seed in chance.seeds(WALKS):
+        mixed_walk(seed, STEPS, MixedBatchedWalk)
 
 
 @pytest.mark.parametrize("limits", [{"size": 4}, {"row": 20, "rows": 3}], ids=["lengths", "packed"])
@@ -70,6 +94,20 @@ def test_batches_of_ranks_in_step_come_from_memory(limits: dict[str, int]) -> No
     lengths = SampleLengths(np.arange(96) * 7 % 20 + 1)
     ranks = batch_ranks(cluster, {"group_chunks": 3, "stripe": 2}, BatchLimits(16, lengths.digest, **limits), lengths)
     counters = from_memory(cluster, ranks, epochs=3)
+    assert min(each.nodes.received for each in counters) > 30
+    check_end(cluster)
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["threads", "workers"])
+@pytest.mark.parametrize("sizes", [{"size": 1}, {"row": 20, "rows": 1}], ids=["lengths", "packed"])
+def test_batches_of_a_mixture_come_from_memory(sizes: dict[str, int], *, workers: bool) -> None:
+    """A rank of each node has several batches in a window, some of them from an epoch that it has gone past."""
+    cluster = Cluster([96] * 96, 4, 140, 60, nodes=2, on_each=1, batch=4, order={}, homes={"run": []})
+    base = {"group_chunks": 3, "stripe": 2}
+    members = [base | {"seed": 1}, base | {"seed": 2, "part": -4}]
+    lengths = [np.arange(96) * step % 20 + 1 for step in (7, 11)]
+    ranks = mixed_batch_ranks(cluster, members, [1.0, 1.0], 70, 16, lengths, sizes, workers=workers)
+    counters = from_memory(cluster, ranks, epochs=4)
     assert min(each.nodes.received for each in counters) > 30
     check_end(cluster)
 

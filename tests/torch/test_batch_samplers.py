@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import SchemaError, UsageError
+from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, PackedBatchSampler
 from tests import places
@@ -96,7 +98,8 @@ def loaded(plan: Plan) -> BrandLoader:
 def expected(plan: Plan, epoch: int) -> list[Batch]:
     """The indices of all batches of an epoch, out of its plan alone."""
     batches = plan._sequence.batches_of(epoch).batches
-    indices = plan.dataset._source.data.indices(plan.order.plan(epoch).sample_of)[batches.positions]
+    assert isinstance(plan.order, Order)
+    indices = StoredDataSet(plan.dataset.name).indices(plan.order.plan(epoch).sample_of)[batches.positions]
     return [part.tolist() for part in np.split(indices, batches.ends)[:-1]]
 
 

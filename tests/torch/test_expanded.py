@@ -303,8 +303,6 @@ def test_uses_that_are_refused(path: Path) -> None:
             BrandSampler(plain).load_state_dict(BrandSampler(data).state_dict())
     with pytest.raises(UsageError, match="give the sampler the same shuffle= and subset="):
         BrandSampler(data).load_state_dict(BrandSampler(data, subset=[1, 2, 3]).state_dict())
-    with pytest.raises(UsageError, match="has no weights"):
-        BrandSampler(data).set_weights({}, epoch=0)
     for subset, message in (
         ([True] * 15, f"a bool for each of the {PAIRS} pairs"),
         ([PAIRS], f"pair {PAIRS} of {PAIRS}"),

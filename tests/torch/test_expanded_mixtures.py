@@ -116,8 +116,8 @@ def test_weights_change(sets: Path) -> None:
     mixture = mixed(sets, 1, 0)
     sampler = BrandSampler(mixture, seed=2)
     lists, texts = mixture.members
-    sampler.set_weights({lists: 0, texts: 1}, epoch=0, position=10)
-    sampler.set_weights({lists: 1, texts: 1}, epoch=0, position=20)
+    mixture.set_weights({lists: 0, texts: 1}, epoch=0, position=10)
+    mixture.set_weights({lists: 1, texts: 1}, epoch=0, position=20)
     loader = BrandLoader(mixture, 5, sampler=sampler)
     found = arrived(loader) + arrived(loader)
     assert [pair in PAIRS_OF for pair in found[:20]] == [True] * 10 + [False] * 10

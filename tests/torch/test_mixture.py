@@ -183,22 +183,25 @@ def test_a_state_of_a_data_loader_names_what_was_trained(sets: list[Path], mixtu
 
 
 @pytest.mark.slow
-def test_weights_change_at_a_position_and_are_part_of_the_state(sets: list[Path], mixture: Mixture) -> None:
+def test_weights_change_at_a_position_and_are_part_of_the_state(
+    sets: list[Path], mixture: Mixture, opened: Openings
+) -> None:
     """Said beforehand, and again after a restart; batches before the position are as they were."""
     one, other = mixture.members
     sampler = BrandSampler(mixture)
-    sampler.set_weights({one: 1, other: 1}, epoch=0, position=50)
-    sampler.set_weights({other: 1, one: 0}, epoch=1, position=0)
+    mixture.set_weights({one: 1, other: 1}, epoch=0, position=50)
+    mixture.set_weights({other: 1, one: 0}, epoch=1, position=0)
     loader = BrandLoader(mixture, 10, sampler=sampler, prefetch_batches=2)
     found = list(islice(loader, 7))
     assert [Counter(batch["member"].tolist()) for batch in found] == [{0: 6, 1: 4}] * 5 + [{0: 5, 1: 5}] * 2
     state = json.loads(json.dumps(loader.state_dict()))
     assert state["order"]["weights"] == [[0, [3.0, 2.0]], [50, [1.0, 1.0]], [100, [0.0, 1.0]]]
-    again = BrandSampler(mixture, seed=17)
+    later = mixed(sets, opened, [1, 1])
+    again = BrandSampler(later, seed=17)
     again.load_state_dict(state)
-    again.set_weights({one: 1, other: 1}, epoch=0, position=50)
+    later.set_weights(dict.fromkeys(later.members, 1), epoch=0, position=50)
     assert again.state_dict() == state
-    rest = BrandLoader(mixture, 10, sampler=again)
+    rest = BrandLoader(later, 10, sampler=again)
     found += rest
     assert came(found) == planned(sets, sampler.order, [0])
     assert came(rest) == planned(sets, sampler.order, [1])
@@ -207,27 +210,83 @@ def test_weights_change_at_a_position_and_are_part_of_the_state(sets: list[Path]
 
 @pytest.mark.slow
 def test_weights_from_a_position_that_is_on_its_way_are_refused(mixture: Mixture) -> None:
-    """The message says from where on they can count."""
+    """The message says from where on they can count. Nothing changes, not even for a sampler that could take them."""
     one, other = mixture.members
-    sampler = BrandSampler(mixture)
-    sampler.set_weights({one: 5, other: 1}, epoch=0, position=0)
+    sampler, beside = BrandSampler(mixture), BrandSampler(mixture)
+    mixture.set_weights({one: 5, other: 1}, epoch=0, position=0)
     tickets = iter(sampler)
     next(tickets)
     with pytest.raises(UsageError, match=r"position 40 on, and samples up to epoch 1, position 0 are on their way"):
-        sampler.set_weights({one: 1, other: 1}, epoch=0, position=40)
-    sampler.set_weights({one: 5, other: 1}, epoch=0, position=0)  # as it is
-    sampler.set_weights({one: 1, other: 1}, epoch=1)
+        mixture.set_weights({one: 1, other: 1}, epoch=0, position=40)
+    assert sampler.state_dict()["order"]["weights"] == beside.state_dict()["order"]["weights"] == [[0, [5.0, 1.0]]]
+    mixture.set_weights({one: 5, other: 1}, epoch=0, position=0)  # as it is
+    mixture.set_weights({one: 1, other: 1}, epoch=1)
     for wrong, why in (
         ({one: 1}, "a number for each member"),
         ({one: 1, other: -1}, "weight -1"),
         ({one: 0, other: 0}, "all weights are 0"),
     ):
         with pytest.raises(UsageError, match=why):
-            sampler.set_weights(wrong, epoch=1)
+            mixture.set_weights(wrong, epoch=1)
     with pytest.raises(UsageError, match="from 0 to 99"):
-        sampler.set_weights({one: 1, other: 1}, epoch=1, position=100)
-    with pytest.raises(UsageError, match="has no weights"):
-        BrandSampler(one).set_weights({one: 1}, epoch=1)
+        mixture.set_weights({one: 1, other: 1}, epoch=1, position=100)
+    with pytest.raises(UsageError, match="position=10 of which epoch"):
+        mixture.set_weights({one: 1, other: 1}, position=10)
+
+
+def weights_of(sampler: BrandSampler) -> Any:
+    return sampler.state_dict()["order"]["weights"]
+
+
+def test_all_samplers_follow_the_mixture(sets: list[Path], mixture: Mixture, opened: Openings) -> None:
+    """Each from its own next epoch on, if no epoch is named: those that have begun, that will, and that come later."""
+    one, other = mixture.members
+    begun, before, at_a_state = BrandSampler(mixture), BrandSampler(mixture), BrandSampler(mixture)
+    loader = BrandLoader(mixture, 10, sampler=begun)
+    found = came(islice(loader, 3))
+    state = loader.state_dict()
+    at_a_state.load_state_dict({**state, "epoch": 2})
+    mixture.set_weights({one: 1, other: 1})
+    assert weights_of(begun) == [[0, [3.0, 2.0]], [100, [1.0, 1.0]]]
+    assert weights_of(before) == weights_of(BrandSampler(mixture)) == [[0, [1.0, 1.0]]]
+    assert weights_of(at_a_state) == [[0, [3.0, 2.0]], [300, [1.0, 1.0]]]
+    begun.load_state_dict(state)
+    assert weights_of(begun) == state["order"]["weights"] == [[0, [3.0, 2.0]]]
+    mixture.set_weights({one: 0, other: 1})
+    found += came(loader) + came(loader)
+    assert found == planned(sets, begun.order, [0, 1])
+    assert {member for member, _ in found[100:]} == {1}
+    for copy in (pickle.loads(pickle.dumps(mixture)), mixture):
+        assert weights_of(BrandSampler(copy)) == [[0, [0.0, 1.0]]]
+    apart = Mixture({one: 3, other: 2}, samples=SAMPLES)
+    assert weights_of(BrandSampler(apart)) == [[0, [3.0, 2.0]]]
+
+
+def test_samplers_that_are_gone_refuse_no_weights(mixture: Mixture) -> None:
+    """A sampler that the program has dropped, and the iteration of a sampler that has loaded an earlier state."""
+    weights = dict.fromkeys(mixture.members, 1)
+    list(BrandSampler(mixture))
+    sampler = BrandSampler(mixture)
+    state, tickets = sampler.state_dict(), iter(sampler)
+    next(tickets)
+    with pytest.raises(UsageError, match="on their way"):
+        mixture.set_weights(weights, epoch=0, position=50)
+    sampler.load_state_dict(state)
+    mixture.set_weights(weights, epoch=0, position=50)
+    assert weights_of(sampler) == [[0, [3.0, 2.0]], [50, [1.0, 1.0]]]
+
+
+def test_weights_before_a_loaded_position_are_refused(sets: list[Path], mixture: Mixture) -> None:
+    """They would change which samples come next."""
+    sampler = BrandSampler(mixture)
+    state = sampler.state_dict()
+    sampler.load_state_dict({**state, "epoch": 2, "position": 40})
+    with pytest.raises(UsageError, match="samples up to epoch 2, position 40 are on their way"):
+        mixture.set_weights(dict.fromkeys(mixture.members, 1), epoch=2, position=30)
+    mixture.set_weights(dict.fromkeys(mixture.members, 1), epoch=2, position=40)
+    rest = came(BrandLoader(mixture, 10, sampler=sampler))
+    assert rest == planned(sets, sampler.order, [2])[40:]
+    assert Counter(member for member, _ in rest) == {0: 30, 1: 30}
 
 
 @pytest.mark.slow
@@ -235,7 +294,7 @@ def test_a_member_that_gets_a_weight_later_is_drawn(sets: list[Path], opened: Op
     """Its server begins with its first draw."""
     mixture = mixed(sets, opened, [1, 0])
     sampler = BrandSampler(mixture)
-    sampler.set_weights(dict(zip(mixture.members, [1, 1], strict=True)), epoch=0, position=60)
+    mixture.set_weights(dict(zip(mixture.members, [1, 1], strict=True)), epoch=0, position=60)
     assert came(BrandLoader(mixture, 20, sampler=sampler)) == planned(sets, sampler.order, [0])
 
 
@@ -350,7 +409,7 @@ dist.init_process_group("gloo")
 one, other = (BrandDataset(path, memory=0.5) for path in sys.argv[1:3])
 sampler = BrandSampler(Mixture({one: 3, other: 2}, samples=100))
 different = sys.argv[3] == "False" and dist.get_rank() == 1
-sampler.set_weights({one: 1 if different else 2, other: 1}, epoch=1)
+sampler.dataset.set_weights({one: 1 if different else 2, other: 1}, epoch=1)
 shares = set()
 for batch in BrandLoader(sampler.dataset, 5, sampler=sampler):
     counts = torch.bincount(batch["member"], minlength=2)

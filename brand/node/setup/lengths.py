@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,44 +11,59 @@ from numpy.typing import ArrayLike, NDArray
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.orders.base.random import blocks
+from brand.orders.batch_ranks import SampleLengths, digest_of
 from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
 from brand.orders.order import Order
 from brand.storage.dataset.catalogue import Catalogue
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SetLengths:
+    """A data set from which batches are planned."""
+
+    data: Catalogue
+    order: Order
+    given: Any
+    """The `length` that the user gives."""
+    lengths: SampleLengths
+    """The length of the sample at each place (`lengths_of`)."""
+    member: str = ""
+    """The name of the data set in a mixture."""
+
+
 def planned_limits(
-    data: Catalogue,
-    order: Order,
-    length: tuple[Any, NDArray[Any]],
+    sets: Sequence[SetLengths],
+    weights: Sequence[float] | None,
     sizes: Mapping[str, Any],
+    draws: int,
     room: int,
     *,
     fixed: bool = False,
 ) -> BatchLimits:
-    """Return the limits of the batches of an order, with their bucketing window. Raises `UsageError`.
+    """Return the limits of the batches of a sampler, with their bucketing window. Raises `UsageError`.
 
     Args:
-        data: The data set.
-        order: The order of the samples.
-        length: The `length` that the user gives, and the length of each place (`lengths_of`).
+        sets: The data set, or the members of a mixture.
+        weights: The weights of the members; None for a single data set.
         sizes: The fields `size`, `most`, `row` and `rows` of `BatchLimits`.
+        draws: Samples of an epoch.
         room: Samples that memory can hold for the window.
         fixed: Whether the window has `room` samples; if not, as many of these as reduce the padding.
     """
-    given, lengths = length
-    if sizes["row"] is not None and (given is None or lengths.dtype != np.int64):
+    packed = sizes["row"] is not None
+    if packed and any(each.given is None or each.lengths.values.dtype != np.int64 for each in sets):
         raise UsageError("length= is the number of tokens of each sample, as whole numbers")
-    digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
     try:
-        limits = BatchLimits(room if fixed else 1, digest, **sizes)
+        limits = BatchLimits(room if fixed else 1, digest_of([each.lengths for each in sets]), **sizes)
     except ValueError as error:
         raise UsageError(f"batch_length={sizes['most']!r}: {error}") from None
-    drawn = None if order.ever is None else order.ever.mask
-    _check_lengths(data, lengths, drawn, limits.longest, given)
-    mean = float((lengths if drawn is None else lengths[drawn]).mean())
-    samples = float(room) if fixed else samples_of(mean, **sizes)
-    window = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
-    return replace(limits, window=window)
+    means = []
+    for each in sets:
+        lengths, drawn = each.lengths.values, None if each.order.ever is None else each.order.ever.mask
+        _check_lengths(each, drawn, limits.longest)
+        means.append((lengths if drawn is None else lengths[drawn]).mean())
+    samples = float(room) if fixed else samples_of(float(np.average(means, weights=weights)), **sizes)
+    return replace(limits, window=choose_window(room, draws, samples, size=sizes["size"], pack=packed))
 
 
 def lengths_of(data: Catalogue, length: ArrayLike | str | None, possible: str) -> NDArray[Any]:
@@ -86,13 +100,9 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None, possible: str) -
     return by_place
 
 
-def _check_lengths(
-    data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None, length: Any
-) -> None:
-    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place.
-
-    `length` is the argument of the user that gave the lengths.
-    """
+def _check_lengths(of: SetLengths, drawn: NDArray[np.bool_] | None, most: float | None) -> None:
+    """Raise `UsageError` if a drawn sample has no length, or one above `most`. `drawn` is by place."""
+    data, lengths = of.data, of.lengths.values
     wrong = ~(lengths >= 0) | np.isinf(lengths)
     if most is not None:
         wrong |= lengths > most
@@ -104,20 +114,21 @@ def _check_lengths(
     indices = np.sort(data.indices(places[:1000]))
     found = lengths[data.places(indices[:1])][0]
     others = f", and {counted(len(places) - 1, 'other sample')} like it" if len(places) > 1 else ""
+    sample = f"sample {indices[0]} of {of.member}" if of.member else f"sample {indices[0]}"
     if most is not None and found > most:
         raise UsageError(
-            f"sample {indices[0]} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out{_chosen(length, f'<= {most:g}')}"
+            f"{sample} has length {found}, and a batch holds {most:g}{others}: give a larger batch, or leave such "
+            f"samples out{_chosen(of, f'<= {most:g}')}"
         )
-    raise UsageError(
-        f"sample {indices[0]} has length {found}, which is none{others}: leave it out{_chosen(length, '>= 0')}"
-    )
+    raise UsageError(f"{sample} has length {found}, which is none{others}: leave it out{_chosen(of, '>= 0')}")
 
 
-def _chosen(length: Any, condition: str) -> str:
-    """Return the argument that chooses samples by the lengths that the user gave, as the end of a message."""
-    if length is None:  # bytes of samples are no column
+def _chosen(of: SetLengths, condition: str) -> str:
+    """Return how to choose samples by the lengths that the user gave, as the end of a message."""
+    if of.member:
+        return ": pack a data set without them, because a Mixture takes no subset="
+    if of.given is None:  # bytes of samples are no column
         return " with subset="
-    if isinstance(length, str):
-        return f" with subset=ds.column({length!r}) {condition}, where ds is the data set"
+    if isinstance(of.given, str):
+        return f" with subset=ds.column({of.given!r}) {condition}, where ds is the data set"
     return f" with subset=lengths {condition}, where lengths is the array that you gave as length="

@@ -110,10 +110,12 @@ def as_begun(epoch: int) -> Announcement:
 
 def _rule(name: str, value: Any) -> RankRule:
     from brand.orders.batch_ranks import BatchRanks  # most runs do without these
+    from brand.orders.mixed_batch_ranks import MixedBatchRanks
     from brand.orders.mixtures.member_ranks import MemberRanks
 
+    kind: Any = MemberRanks if "limits" not in value else MixedBatchRanks if "order" in value else BatchRanks
     try:
-        return BatchRanks.from_json(value) if "limits" in value else MemberRanks.from_json(value)
+        return kind.from_json(value)  # type: ignore[no-any-return]
     except (ValueError, TypeError, LookupError) as error:
         raise ProtocolError(f"{name}: {error}") from None
 

@@ -54,7 +54,7 @@ class EpochRanks(Reprs, shows="rule epoch"):
 
     def prepare(self) -> None:
         """Do the work that the first question would do, in another thread than the one that asks it."""
-        self.rule.ranks_of(self._order, self.epoch, np.arange(1))
+        self.rule.ranks_of(self._order, self.epoch, np.array([0, self._order.draws - 1]))
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rank that draws each position, same shape."""

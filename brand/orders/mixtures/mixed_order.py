@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.orders.base.part import RandomSubset, Subset
 from brand.orders.base.policy import check_number, check_type
 from brand.orders.base.random import RandomStream, bits
 from brand.orders.base.tickets import MAX_POSITIONS
@@ -82,6 +83,30 @@ class MixedOrder:
             )
         return found
 
+    def by_position(self, epoch: int, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the value of the sample at each position of an epoch, shape (samples,).
+
+        `values` are those of the samples of each member, by place. Members are no mixtures. Raises ValueError as
+        `draws` does.
+        """
+        drawn = self.draws(epoch, np.arange(self.samples))
+        found = np.empty(self.samples, np.result_type(*values))
+        for member, order in enumerate(self.orders):
+            assert isinstance(order, Order)
+            here = np.flatnonzero(drawn.member == member)
+            begins = np.flatnonzero(np.diff(drawn.epoch[here], prepend=-1))  # the draws of a member are consecutive
+            for at in np.split(here, begins[1:]) if len(here) else ():
+                first = int(drawn.position[at[0]])
+                places = order.places(int(drawn.epoch[at[0]]), first, first + len(at))
+                found[at] = values[member][places]
+        return found
+
+    @property
+    def subsets(self) -> dict[int, Subset | RandomSubset]:
+        """The subsets of the members that have one, by number of the member."""
+        own = {n: order.subset for n, order in enumerate(self.orders) if isinstance(order, Order)}
+        return {n: subset for n, subset in own.items() if subset is not None}
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The draws of an epoch of each member."""
@@ -112,12 +137,22 @@ class MixedOrder:
         }
 
     @classmethod
-    def from_json(cls, value: Any, mixed: Mapping[int, MixedOrder] | None = None) -> MixedOrder:
-        """Read the output of `to_json`, but for the members that are `mixed`. Raises ValueError if it is invalid."""
+    def from_json(
+        cls,
+        value: Any,
+        mixed: Mapping[int, MixedOrder] | None = None,
+        subsets: Mapping[int, Subset | RandomSubset] | None = None,
+    ) -> MixedOrder:
+        """Read the output of `to_json`, but for the members that are `mixed`. Raises ValueError if it is invalid.
+
+        `subsets`: those of members that have one, which the output names only.
+        """
         match value:
             case {"members": [*members], "samples": samples, "seed": seed, "weights": [*weights]} if len(value) == 4:
-                known = mixed or {}
-                orders = tuple(known[n] if n in known else Order.from_json(each) for n, each in enumerate(members))
+                known, parts = mixed or {}, subsets or {}
+                orders = tuple(
+                    known[n] if n in known else Order.from_json(each, parts.get(n)) for n, each in enumerate(members)
+                )
             case _:
                 raise ValueError("the order of a mixture has members, samples, seed and weights")
         return cls(orders, samples, seed, Pattern.from_json(weights))

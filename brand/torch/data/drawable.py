@@ -39,6 +39,13 @@ class SampleSource(ABC):
     """Mean size of a stored sample that is fetched."""
     seed: int = 0
     """The seed of a sampler that the user gives no seed."""
+    numbers: tuple[str, ...] = ("index",)
+    """The keys of a sample, if it is a dict, that say which one it is."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec of its values in a sample."""
 
     @abstractmethod
     def __len__(self) -> int:

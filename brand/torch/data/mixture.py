@@ -21,7 +21,7 @@ from brand.errors import SchemaError, UsageError
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END
 from brand.orders.mixtures.mixed_order import MixedOrder, seed_of_member
-from brand.orders.order import MAX_SEED, Order
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.data.dataset import BrandDataset
@@ -31,12 +31,13 @@ from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.fetched import MEMBER, Form, UndecodedMixture
 from brand.torch.fetch.filled import FilledField, filled_fields
 from brand.torch.job.wrappers import refuse_create_loader
+from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MixedSequence, MixtureMembers
 from brand.torch.order.sequence import SequenceOptions, whole
 
 
 class Mixture(Drawable):
-    """Several data sets as one, each with a fraction of the samples. Immutable; can be pickled.
+    """Several data sets as one, each with a fraction of the samples. Can be pickled.
 
     Give it to a `BrandSampler` and a `BrandLoader`, or a `DataLoader` with that sampler, in place of a data set:
 
@@ -58,7 +59,7 @@ class Mixture(Drawable):
 
     Args:
         weights: The members, `BrandDataset`s, and their weights: finite, 0 or more, not all 0. A member of weight 0 is
-            fetched from once `BrandSampler.set_weights` gives it another weight.
+            fetched from once `set_weights` gives it another weight.
         seed: Seed of the order of every epoch, if the sampler has none.
         samples: Samples of an epoch; None: as many as all members have together.
         fill: Field -> the value that samples of members without this field get, before their transform. Samples are
@@ -103,11 +104,38 @@ class Mixture(Drawable):
             raise UsageError("fill= is for samples that are dicts: leave out fields= of the members")
         _check_alike(sources, frozenset(filled))
         self._source = MixtureSource(sources, members, shares, seed, count, filled)
+        self._origin = origin_here()
 
     def __repr__(self) -> str:
         source = self._source
         members = ", ".join(f"{m!r}: {weight:g}" for m, weight in zip(self.members, source.weights, strict=True))
         return f"Mixture({{{members}}}, seed={source.seed}, samples={len(source):,})"
+
+    def set_weights(
+        self, weights: Mapping[BrandDataset, float], *, epoch: int | None = None, position: int = 0
+    ) -> None:
+        """Set the weights from a position of an epoch on, for all samplers of this mixture.
+
+        They replace all weights that were set for later positions. Call it on all ranks, with the same arguments. A
+        position may be far ahead, so a whole curriculum can be set before the training begins, and again after a
+        restart. A loader state contains the weights of its sampler, and a sampler that loads a state continues with
+        those.
+
+        Args:
+            weights: The weights, as for `Mixture`.
+            epoch: The epoch. None: for each sampler the next one that has not begun.
+            position: Counts the samples of all ranks, as that of a state does: for step `n` it is `n` global batches.
+
+        Raises:
+            UsageError: A weight is not valid; the loader of a sampler has already taken the position, because samples
+                under way keep the weights with which they were planned (the message names the first position that is
+                possible); or ranks of several nodes change weights inside an epoch.
+        """
+        if epoch is None and position:
+            raise UsageError(f"position={position} of which epoch? Say epoch=, too")
+        epoch = None if epoch is None else whole("epoch", epoch, MAX_EPOCH)
+        position = whole("position", position, max(0, len(self._source) - 1))
+        self._source.members.set_weights(weights, epoch, position, self._origin)
 
     @property
     def transform(self) -> tuple[Any, ...] | None:
@@ -130,6 +158,8 @@ class Mixture(Drawable):
 class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
     """The source behind a `Mixture`. Can be pickled."""
 
+    numbers = ("index", MEMBER)
+
     def __init__(
         self,
         sources: tuple[SetSource, ...],
@@ -139,7 +169,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         samples: int,
         filled: Mapping[str, FilledField],
     ) -> None:
-        self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
+        self.sets, self.members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
         self._filled = dict(filled)
         self.name, self.fields, self.files = members.name, sources[0].fields, sources[0].files
         total = sum(weights)
@@ -152,9 +182,14 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         return self._samples
 
     @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec of its values in a sample, for the fields of all members."""
+        return {name: codec for source in self.sets for name, codec in source.schema.items()}
+
+    @property
     def transform(self) -> tuple[Any, ...] | None:
         """The transforms of the members; None if no member has one."""
-        found = tuple(source.transform for source in self._sources)
+        found = tuple(source.transform for source in self.sets)
         return found if any(found) else None
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
@@ -169,7 +204,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         orders: list[Order | MixedOrder] = []
         expanded = dict[int, MixedSequence]()
-        for number, source in enumerate(self._sources):
+        for number, source in enumerate(self.sets):
             own = seed_of_member(seed, number)
             if isinstance(source, ExpandedSource):
                 expanded[number] = source.as_member(own, f"{options.origin}|member {number}")
@@ -182,8 +217,8 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                     f"{source.name} shares its reads with other jobs (order={order.policy.name!r}), and a member of "
                     "a Mixture does not: give it order='stripes'"
                 )
-        mixed = MixedOrder.of(orders, self._samples, seed, self.weights)
-        return MixedSequence(self._members, mixed, options.origin, expanded)
+        mixed = self.members.with_changes(MixedOrder.of(orders, self._samples, seed, self.weights))
+        return MixedSequence(self.members, mixed, options.origin, expanded)
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 
@@ -202,45 +237,45 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
                 "member, mixture.members[0][index]"
             )
         self._hint.note_draw(len(asked), self.name)
-        portions = self._members.portions(asked, lambda member, tickets: self._sources[member].drawn(tickets))
+        portions = self.members.portions(asked, lambda member, tickets: self.sets[member].drawn(tickets))
         return UndecodedMixture(portions, with_member=self.fields is None, filled=self._filled)
 
     def finish(self, samples: list[dict[str, Any]], transform: tuple[Any, ...] | None) -> list[Any]:
         """Return each sample as its member finishes it."""
-        each = transform or (None,) * len(self._sources)
-        return [self._sources[s[MEMBER]].finish([s], each[s[MEMBER]])[0] for s in samples]
+        each = transform or (None,) * len(self.sets)
+        return [self.sets[s[MEMBER]].finish([s], each[s[MEMBER]])[0] for s in samples]
 
     @property
     def forms(self) -> dict[str, Form]:
         """See `SampleSource`; empty if those of the members differ."""
-        first, *others = (member.forms for member in self._sources)
+        first, *others = (member.forms for member in self.sets)
         return first if all(each == first for each in others) else {}
 
     @property
     def random_crops(self) -> bool:
         """Whether a member decodes to random crops."""
-        return any(member.random_crops for member in self._sources)
+        return any(member.random_crops for member in self.sets)
 
     @property
     def plain(self) -> bool:
         """Whether no member decodes or transforms anything."""
-        return all(member.plain for member in self._sources)
+        return all(member.plain for member in self.sets)
 
     @property
     def server_bytes(self) -> int | None:
         """Memory of all data servers for samples, in bytes; None if only a server knows its own limit."""
-        limits = [member.server_bytes for member in self._sources]
+        limits = [member.server_bytes for member in self.sets]
         known = [limit for limit in limits if limit is not None]
         return sum(known) if len(known) == len(limits) else None
 
     def check_ranks(self, replicas: int) -> None:
         """See `SampleSource`."""
-        for member in self._sources:
+        for member in self.sets:
             member.check_ranks(replicas)
 
     def stats(self) -> dict[str, Any]:
         """See `Mixture.stats`."""
-        found = {member.name: member.stats() for member in self._sources}
+        found = {member.name: member.stats() for member in self.sets}
         fetched = sum(said.get("fetched", 0) for said in found.values())
         if not fetched:
             return {}
@@ -251,7 +286,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
 
     def tell_loop(self, report: LoopReport) -> bool:
         """Report the waits to the data servers of all members. Returns whether any report was sent."""
-        told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
+        told = [member.tell_loop(report) for member in self.sets]  # each of them, so no generator
         return any(told)
 
 

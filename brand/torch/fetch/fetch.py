@@ -239,7 +239,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         """Return a description of a ticket for the user."""
         _, epoch = tag_and_epoch(int(ticket))
         position = int(positions_of(np.array([ticket]))[0])
-        group = order.place_at(epoch, position) // order.mapping.group_size
+        group = int(order.places(epoch, position, position + 1)[0]) // order.mapping.group_size
         rank, ranks = find_rank(None, None)
         return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
 

@@ -7,8 +7,11 @@ ticket is that of the member's own order, so each member's data server prefetche
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.base.tickets import tag_and_epoch, tickets_of
 from brand.orders.mixtures.member_ranks import MemberRanks
 from brand.orders.mixtures.mixed_order import MixedOrder, member_of_seed, positions_of_rank
@@ -50,6 +54,58 @@ class MixtureMembers(Reprs, shows="name _begun"):
         """Number of the member by tag."""
         self._begun: dict[int, int] = {}
         """The last epoch that this process has begun, by tag."""
+        self._changes: list[tuple[tuple[float, ...], int | None, int]] = []
+        """The weights that were set, each with its epoch and position."""
+        self._sequences: weakref.WeakSet[MixedSequence] = weakref.WeakSet()
+        """The sequences of all samplers in this process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_sequences"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._sequences = weakref.WeakSet()
+
+    def add_sequence(self, sequence: MixedSequence) -> None:
+        """Have a sequence follow the weights that are set from now on."""
+        self._sequences.add(sequence)
+
+    def remove_sequence(self, sequence: MixedSequence) -> None:
+        """Forget a sequence that its sampler no longer has."""
+        self._sequences.discard(sequence)
+
+    def with_changes(self, order: MixedOrder) -> MixedOrder:
+        """Return the order of a new sampler, with all weights that were set."""
+        for weights, epoch, position in self._changes:
+            order = order.with_weights(weights, epoch or 0, position)
+        return order
+
+    def set_weights(self, weights: Mapping[Any, float], epoch: int | None, position: int, origin: str) -> None:
+        """See `Mixture.set_weights`."""
+        numbers = self.weights_of(weights)
+        if position and self.nodes > 1:
+            raise UsageError(
+                f"weights from position {position:,} of an epoch on: on several nodes, weights change at the beginning "
+                "of an epoch. Say position=0, and an epoch that has not begun"
+            )
+        when = "the next epoch" if epoch is None else f"position {position:,} of epoch {epoch}"
+        check_agreed(f"{origin}|set_weights", f"{list(numbers)} from {when} on", "the weights of a Mixture are")
+        try:
+            self._change(numbers, epoch, position)
+        except UsageError:
+            gc.collect()  # a sampler that the program has dropped refers to itself, and may be the one that refuses
+            self._change(numbers, epoch, position)
+        self._changes.append((numbers, epoch, position))
+
+    def _change(self, weights: tuple[float, ...], epoch: int | None, position: int) -> None:
+        """Have all sequences follow other weights, or none if one of them refuses. Raises `UsageError`."""
+        with ExitStack() as locked:
+            sequences = sorted(self._sequences, key=id)  # two threads lock them in one order
+            for sequence in sequences:
+                locked.enter_context(sequence.lock)
+            orders = [sequence.weighted(weights, epoch, position) for sequence in sequences]
+            for sequence, order in zip(sequences, orders, strict=True):
+                sequence.follow(order)
 
     def weights_of(self, weights: Mapping[Any, float]) -> tuple[float, ...]:
         """Return the weights by number of the member. Raises `UsageError`."""
@@ -88,7 +144,7 @@ class MixtureMembers(Reprs, shows="name _begun"):
         announcement: Announcement,
         *,
         origin: str,
-        rule: MemberRanks | None,
+        rule: RankRule | None,
     ) -> None:
         """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
         self.ports[member].announce(order, announcement, origin=origin, rule=rule)
@@ -159,23 +215,27 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             for number, each in enumerate(order.orders)
         ]
         """The tag of each member's tickets; 0 for one that is a mixture."""
+        self._rules: dict[int, RankRule] = {}
+        """The rule with which each member was last begun, on several nodes."""
+        self._taken = 0
+        """The absolute position before which this process has taken all positions."""
         tags = {tag: number for number, tag in enumerate(self._tags) if number not in self._mixed}
         for number, sequence in self._mixed.items():
             tags |= dict.fromkeys(sequence._tags, number)
         members.add_tags(tags)
-        self._lock = threading.Lock()
+        self._begin_to_follow()
+
+    def _begin_to_follow(self) -> None:
+        self.lock = threading.Lock()
         """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
-        self._rules: dict[int, MemberRanks] = {}
-        """The rule with which each member was last begun, on several nodes."""
-        self._taken = 0
-        """The absolute position before which this process has taken all positions."""
+        self._members.add_sequence(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = threading.Lock()
+        self._begin_to_follow()
 
     @property
     def samples(self) -> int:
@@ -187,10 +247,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tickets of members at positions of an epoch, same shape. Raises `UsageError`."""
-        with self._lock:
-            if len(positions):
-                self._taken = max(self._taken, epoch * self.samples + int(positions.max()) + 1)
-            order = self.order
+        order = self.take(epoch, int(positions.max(initial=-1)) + 1)
         try:
             drawn = order.draws(epoch, positions)
         except ValueError as error:
@@ -203,16 +260,29 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 found[at] = sequence.ints(of, drawn.position[at])
         return found
 
+    def take(self, epoch: int, end: int) -> MixedOrder:
+        """Return the order, whose weights do not change any more before the position `end` of an epoch."""
+        with self.lock:
+            self._taken = max(self._taken, epoch * self.samples + end)
+            return self.order
+
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
         """See `positions_of_rank`."""
         return positions_of_rank(self.seed, epoch, start, rounds, ranks)
 
-    def begin(self, announcement: Announcement, *, goes_on: bool, outer: MemberRanks | None = None) -> None:
+    def begin(
+        self,
+        announcement: Announcement,
+        *,
+        goes_on: bool,
+        outer: MemberRanks | None = None,
+        planned: Callable[[int, MixedOrder], RankRule] | None = None,
+    ) -> None:
         """Have the servers of members that have a weight begin to read.
 
         To the server of a single node, all processes of all ranks are one rank, because the mixture decides which of
         them draws a position. Servers of several nodes get the rule by which it does. `outer`: the rule of this
-        mixture, if it is a member of another one.
+        mixture, if it is a member of another one. `planned` returns the rule of a member if batches are planned.
         """
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes if announcement.copies == 1 else UNTOLD
@@ -229,12 +299,16 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
             if not present[number]:
                 continue
             of, at = divmod(come[number], size)
-            one, rule = replace(announcement, epoch=of, position=at), None
+            one = replace(announcement, epoch=of, position=at)
+            rule: RankRule | None = None
             if not several:
                 one = replace(one, rank=0, replicas=1, processes=processes)
-            else:
+            elif planned is None:
                 rule = self._rule(number, size, announcement, outer)
+            else:
+                rule = planned(number, self.order)
             if isinstance(order, MixedOrder):
+                assert rule is None or isinstance(rule, MemberRanks)
                 self._mixed[number].begin(one, goes_on=goes_on, outer=rule)
                 continue
             # If the weights have changed, the rest of the member's epoch is divided in another way: it begins again.
@@ -283,7 +357,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 for number, each in enumerate(facts)
             ]
             known = {number: each.order for number, each in mixed.items()}
-            order = MixedOrder.from_json({**state["order"], "members": members}, known)
+            order = MixedOrder.from_json({**state["order"], "members": members}, known, self.order.subsets)
         except UsageError:
             raise
         except (ValueError, TypeError, LookupError) as error:
@@ -304,27 +378,32 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 raise UsageError("this is no state of a Mixture: sizes are not those of its members")
         if state["position"] > order.samples:
             raise UsageError(f"this is no state of a Mixture: position {state['position']:,} of {order.samples:,}")
-        return MixedSequence(self._members, order, self._origin, mixed)
+        sequence = MixedSequence(self._members, order, self._origin, mixed)
+        sequence.take(epoch, state["position"])
+        return sequence
 
-    def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:
-        """See `BrandSampler.set_weights`."""
-        numbers = self._members.weights_of(weights)
-        if position and self.nodes > 1:
+    def weighted(self, weights: tuple[float, ...], epoch: int | None, position: int) -> MixedOrder:
+        """Return the order with other weights from a position of an epoch on; None: of the next one that it can take.
+
+        Raises `UsageError` if this process has taken the position.
+        """
+        epoch = -(-self._taken // self.samples) if epoch is None else epoch
+        try:
+            order = self.order.with_weights(weights, epoch, position)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if order != self.order and epoch * self.samples + position < self._taken:
+            at = "epoch {}, position {:,}".format(*divmod(self._taken, self.samples))
             raise UsageError(
-                f"weights from position {position:,} of an epoch on: on several nodes, weights change at the beginning "
-                "of an epoch. Say position=0, and an epoch that has not begun"
+                f"weights from epoch {epoch}, position {position:,} on, and samples up to {at} are on their way: say a "
+                "later position, the same one on all ranks"
             )
-        facts = f"{list(numbers)} from position {position:,} of epoch {epoch} on"
-        check_agreed(f"{self._origin}|set_weights", facts, "the weights of a Mixture are")
-        with self._lock:
-            try:
-                order = self.order.with_weights(numbers, epoch, position)
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-            if order != self.order and epoch * self.samples + position < self._taken:
-                at = "epoch {}, position {:,}".format(*divmod(self._taken, self.samples))
-                raise UsageError(
-                    f"weights from epoch {epoch}, position {position:,} on, and samples up to {at} are on their way: "
-                    "say a later position, the same one on all ranks"
-                )
-            self.order = order
+        return order
+
+    def follow(self, order: MixedOrder) -> None:
+        """Continue with an order of other weights."""
+        self.order = order
+
+    def end(self) -> None:
+        """Follow no more weights: an iteration that goes on keeps those that it has."""
+        self._members.remove_sequence(self)

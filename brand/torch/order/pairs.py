@@ -193,10 +193,6 @@ class ShuffledPairs(MixedSequence, Reprs, shows="seed samples"):
             ) from None
         return ShuffledPairs(self._layers, order, self._origin)
 
-    def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:  # noqa: ARG002
-        """Refuse: only a `Mixture` has weights."""
-        raise UsageError(f"a sampler of {self._port.name} has no weights; one of a Mixture has")
-
 
 class PairsInOrder(Reprs, AccessSequence, shows="seed samples"):
     """The pairs by number, which are read directly. `numbers`: only these; None: all."""

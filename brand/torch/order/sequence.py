@@ -20,6 +20,7 @@ from brand.formats.version import number_within
 from brand.node.wire.drawing import Announcement
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.base.tickets import tickets
 from brand.orders.order import MAX_SEED, Order, renewed
 from brand.reprs import Reprs
@@ -100,6 +101,9 @@ class AccessSequence(ABC):
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
         """Return further facts for a state at a position of an epoch, as plain values; `version`, if it is not 1."""
 
+    def end(self) -> None:  # noqa: B027 - only that of a mixture follows others
+        """Note that the sampler has loaded a state, and continues with another sequence."""
+
     @abstractmethod
     def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
         """Return the sequence of a state with valid numbers. Raises `UsageError` if it is not one of this data set."""
@@ -115,6 +119,10 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
         self.tag = port.tag_of(order)
         self._indices: NDArray[np.int64] | None = None
         """Indices of the subset, once an epoch that is not shuffled has asked for them."""
+
+    def replaced(self, order: Order) -> OfOneSet:
+        """Return the sequence with another order of the same samples."""
+        return OfOneSet(self._port, order, order.seed, self._origin, shuffle=self.shuffle)
 
     @property
     def samples(self) -> int:
@@ -134,12 +142,19 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
             self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.ever.mask)))
         return self._indices[positions]
 
-    def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:  # noqa: ARG002
+    def begin(
+        self,
+        announcement: Announcement,
+        *,
+        goes_on: bool,  # noqa: ARG002
+        rule: RankRule | None = None,
+    ) -> NDArray[np.int64] | None:
+        """See `AccessSequence`. `rule`: how ranks of several nodes divide the positions, if not in turn."""
         if not self.shuffle:  # direct reads need no server
             if announcement.rank == 0:
                 say_cost(self._port.data, self._port.name, self.samples)
             return None
-        return self._port.announce(self.order, announcement, origin=self._origin)
+        return self._port.announce(self.order, announcement, origin=self._origin, rule=rule)
 
     def to_json(self) -> dict[str, Any]:
         """Return the order; if the sequence is not random, the data set, seed and subset."""

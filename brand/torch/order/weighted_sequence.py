@@ -77,9 +77,3 @@ class WeightedSequence(MixedSequence, Reprs, shows="seed samples"):
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no state of a BrandSampler with weights=: {error}") from None
         return WeightedSequence(self._of_set, order, self._origin, self._digest)
-
-    def set_weights(self, weights: Mapping[Any, float], epoch: int, position: int) -> None:  # noqa: ARG002
-        """Refuse: these are the weights of a `Mixture`."""
-        raise UsageError(
-            "set_weights sets the weights of a Mixture; a sampler keeps the weights= that it was made with"
-        )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,26 +11,24 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError, UsageError, counted
 from brand.orders.batches.batching import laid_out
 from brand.reprs import Reprs
+from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Column, Columns
 from brand.torch.pytorch import torch
-
-if TYPE_CHECKING:
-    from brand.torch.data.dataset import BrandDataset
 
 IGNORED: Final = -100
 """The label of tokens that are not to be predicted. PyTorch's `cross_entropy` ignores it."""
 
 
 class PackedRows(Reprs, shows="_field _row _rows"):
-    """Makes a dict of int64 tensors of a list of samples. Can be pickled. All but `index` have shape (rows, row).
+    """Makes a dict of int64 tensors of a list of samples. Can be pickled.
 
-    In an `ArrayLoader`, they are NumPy arrays.
+    All but `index` and `member` have shape (rows, row). In an `ArrayLoader`, they are NumPy arrays.
 
     `input_ids`: tokens, followed by `pad` in the rest of a row. `position_ids`: count from 0 in each document, again
     from 0 in each row, and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens
     attend to tokens of their row with the same number. `labels`: the tokens, but `IGNORED` for padding and for the
     first token of each document in a row, which no token before it predicts. `index`: index of each document, shape
-    (documents,).
+    (documents,); `member`: the number of its data set in a `Mixture`, if samples are dicts.
 
     Raises `UsageError` if the documents do not fit, because they are longer than the planned lengths.
     """
@@ -38,16 +36,17 @@ class PackedRows(Reprs, shows="_field _row _rows"):
     thread_safe: Final = True
     """Threads share it, because it does not change."""
 
-    def __init__(self, dataset: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
-        names = dataset.fields
-        if field not in dataset.schema or (names is not None and field not in names):
-            there = ", ".join(dataset.schema if names is None else names)
+    def __init__(self, source: SampleSource, field: str, row: int, rows: int, pad: int) -> None:
+        names = source.fields
+        if field not in source.schema or (names is not None and field not in names):
+            there = ", ".join(source.schema if names is None else names)
             raise SchemaError(f"no field {field!r} to pack; samples have {there}")
         self._field, self._row, self._rows, self._pad = field, row, rows, pad
         self._at: int | str = field if names is None else names.index(field)
-        self._index: int | str | None = "index"
+        self._numbers: dict[str, int | str] = {name: name for name in source.numbers}
+        """Where a sample has its index, and the number of its data set."""
         if names is not None:
-            self._index = names.index("index") if "index" in names else None
+            self._numbers = {"index": names.index("index")} if "index" in names else {}
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the tensors of one batch. Its samples must be in the order of the plan."""
@@ -55,15 +54,17 @@ class PackedRows(Reprs, shows="_field _row _rows"):
 
     def arrays(self, samples: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
         """Return the arrays of one batch. Its samples must be in the order of the plan."""
-        index = None if self._index is None else [int(sample[self._index]) for sample in samples]
-        return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], index)
+        numbers = {name: [int(sample[at]) for sample in samples] for name, at in self._numbers.items()}
+        return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], numbers)
 
     def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, NDArray[np.int64]]:
         """Return the arrays of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
-        index = None if self._index is None else columns["index"][first:end]
-        return self._made([array.ravel() for array in columns[self._field][first:end]], index)
+        numbers = {name: columns[name][first:end] for name in self._numbers}
+        return self._made([array.ravel() for array in columns[self._field][first:end]], numbers)
 
-    def _made(self, documents: list[np.ndarray[Any, Any]], index: Column | None) -> dict[str, NDArray[np.int64]]:
+    def _made(
+        self, documents: list[np.ndarray[Any, Any]], numbers: Mapping[str, Column]
+    ) -> dict[str, NDArray[np.int64]]:
         lengths = np.fromiter(map(len, documents), np.int64, len(documents))
         pieces, row = laid_out(lengths, self._row), self._row
         if documents and documents[0].dtype.kind not in "iu":
@@ -99,4 +100,4 @@ class PackedRows(Reprs, shows="_field _row _rows"):
             labels[begin : begin + size] = IGNORED
         values = {"input_ids": input_ids, "position_ids": position_ids, "document_ids": document_ids, "labels": labels}
         made = {name: flat.reshape(self._rows, row) for name, flat in values.items()}
-        return made if index is None else made | {"index": np.array(index, np.int64)}
+        return made | {name: np.array(values, np.int64) for name, values in numbers.items()}

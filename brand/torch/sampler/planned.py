@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +16,15 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import UNTOLD
-from brand.orders.base.tickets import tickets
+from brand.orders.base.rank_rule import RankRule
 from brand.orders.batch_ranks import BatchRanks, SampleLengths
 from brand.orders.batches.batching import BatchLimits, PositionBatches
+from brand.orders.mixed_batch_ranks import MixedBatchRanks
+from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.order import Order
 from brand.reprs import Reprs
-from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.mixed_sequence import MixedSequence
+from brand.torch.order.sequence import OfOneSet
 from brand.torch.sampler.positions import Dealing, SamplerIteration, rounds
 
 VERSION: Final = 1
@@ -67,48 +69,68 @@ class EpochBatches(Reprs, shows="epoch mean_samples"):
         }
 
 
-class PlannedSequence(Reprs, shows="_port.name limits _planned"):
-    """The batches of all epochs: an order of samples, limits of batches, and `lengths` of samples by place."""
+class PlannedSequence(Reprs, shows="access limits _planned"):
+    """The batches of all epochs: a sequence of samples, limits of batches, and the lengths of samples, by member.
 
-    def __init__(self, port: DrawPort, order: Order, limits: BatchLimits, lengths: NDArray[Any], origin: str) -> None:
-        self._port, self.order, self.limits, self._lengths, self._origin = port, order, limits, lengths, origin
-        self._tag = port.tag_of(order)
-        self._planned: EpochBatches | None = None
-        """The batches that were planned last."""
+    The lengths of one data set are those of one member.
+    """
 
-    def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
-        return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
+    def __init__(
+        self, access: OfOneSet | MixedSequence, limits: BatchLimits, lengths: tuple[SampleLengths, ...]
+    ) -> None:
+        self.access, self.limits, self._lengths = access, limits, lengths
+        self._planned: tuple[Order | MixedOrder, EpochBatches] | None = None
+        """The batches that were planned last, and their order: weights of a mixture may change."""
+
+    def replaced(self, access: OfOneSet | MixedSequence, limits: BatchLimits) -> PlannedSequence:
+        return PlannedSequence(access, limits, self._lengths)
+
+    @property
+    def order(self) -> Order | MixedOrder:
+        return self.access.order
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of an epoch, for all ranks."""
+        return self.access.samples
 
     def batches_of(self, epoch: int) -> EpochBatches:
         """Return the batches of an epoch, for all ranks."""
-        if self._planned is None or self._planned.epoch != epoch:
-            lengths = self._lengths[self.order.plan(epoch).sample_of]
-            self._planned = EpochBatches(self.limits, lengths, self.order.seed, epoch)
-        return self._planned
+        order = self.order
+        if self._planned is None or self._planned[0] is not order or self._planned[1].epoch != epoch:
+            lengths = order.by_position(epoch, [each.values for each in self._lengths])
+            self._planned = order, EpochBatches(self.limits, lengths, order.seed, epoch)
+        return self._planned[1]
 
-    def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return tickets(self._tag, epoch, positions)
+    def take(self, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch that begins, whose samples do not change any more."""
+        if isinstance(self.access, MixedSequence):
+            self.access.take(epoch, self.samples)
+        return self.batches_of(epoch)
 
-    def begin(self, epoch: int, batch: int, position: int, dealing: Dealing[PlannedSequence]) -> None:
-        """Announce to the server that ranks draw the batches from this one on. `position`: the lowest one of these.
+    def begin(self, epoch: int, batch: int, position: int, dealing: Dealing[PlannedSequence], *, goes_on: bool) -> None:
+        """Announce to the servers that ranks draw the batches from this one on. `position`: the lowest one of these.
 
         To the server of a single node, all ranks are one. Servers of several nodes get the lengths, and plan the same
-        batches. Raises `UsageError`.
+        batches. `goes_on`: whether ranks have drawn all positions before this one. Raises `UsageError`.
         """
-        rule, announcement = None, dealing.announcement(epoch, position, UNTOLD)
-        if self._port.resolver.nodes > 1:
-            rule = BatchRanks(self.limits, self._shared_lengths, epoch, batch, dealing.replicas)
-        else:
+        several, places = self.access.nodes > 1, (epoch, batch, dealing.replicas)
+        announcement = dealing.announcement(epoch, position, UNTOLD)
+        if not several:
             announcement = replace(announcement, rank=0, replicas=1)
-        self._port.announce(self.order, announcement, origin=self._origin, rule=rule)
+        if isinstance(self.access, MixedSequence):
 
-    @cached_property
-    def _shared_lengths(self) -> SampleLengths:
-        return SampleLengths(self._lengths)
+            def planned(member: int, order: MixedOrder) -> RankRule:
+                return MixedBatchRanks(self.limits, self._lengths, member, order, *places)
+
+            self.access.begin(announcement, goes_on=goes_on, planned=planned)
+            return
+        rule = BatchRanks(self.limits, self._lengths[0], *places) if several else None
+        self.access.begin(announcement, goes_on=goes_on, rule=rule)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """Return the state of a run that continues with a batch of an epoch."""
-        facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
+        facts = {"limits": self.limits.to_json(), "order": self.access.to_json()}
         return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
 
 
@@ -125,12 +147,20 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         """The next batches, in reverse order."""
 
     def _announce(self, dealing: Dealing[PlannedSequence], epoch: int, start: int) -> None:
-        of = dealing.sequence.batches_of(epoch)
+        of, last = dealing.sequence.take(epoch), self._upcoming.present
         self.start, self.count = start, rounds(len(of) - start, dealing.replicas, drop_last=dealing.drop_last)
         self.announced = self.count > 0
         if self.announced:
-            dealing.sequence.begin(epoch, start, of.batches.first_from(start), dealing)
+            goes_on = last is not None and last.drew_all and (last.epoch, 0) == (epoch - 1, start)
+            dealing.sequence.begin(epoch, start, of.batches.first_from(start), dealing, goes_on=goes_on)
         self.epoch, self._of = epoch, of
+
+    @property
+    def drew_all(self) -> bool:
+        """Whether the batches of the epoch were yielded, and none is dropped, so that ranks draw all its samples."""
+        if self._of is None or not self.announced or self.yielded < self.count:
+            return False
+        return self.start + self.count * self.ranks[1] >= len(self._of)
 
     @property
     def extent(self) -> IterationExtent:
@@ -176,7 +206,7 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         some = self._numbers(self._made, min(self._made + count, self.count))
         self._made += len(some)
         positions, sizes = self._of.batches.taken(some)
-        return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
+        return self._begun_dealing.sequence.access.ints(self._of.epoch, positions), sizes
 
     def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of some batches of this rank. Past the end, the first batches fill the round."""

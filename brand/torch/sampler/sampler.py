@@ -27,7 +27,7 @@ from brand.torch.job.rank_groups import OWN_SEAT, RankGroups
 from brand.torch.job.rank_log import warn_counted, warn_remainder, warn_stateless
 from brand.torch.job.ranks import find_rank, is_alone, rank_source
 from brand.torch.order.draw_port import origin_here
-from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
+from brand.torch.order.mixed_sequence import MIXED_VERSION
 from brand.torch.order.sequence import AccessSequence, SequenceOptions, other_data_set, whole
 from brand.torch.pytorch import DistributedSampler
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
@@ -175,22 +175,6 @@ class BrandSampler(DistributedSampler[int]):
 
         self._upcoming.set_epoch(epoch, rest)
 
-    def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
-        """Set the weights of a `Mixture` from a position of an epoch on.
-
-        They replace all weights that were set for later positions. `weights` are as for `Mixture`. `position` counts
-        the samples of all ranks, as that of a state does: for step `n` it is `n` global batches. All ranks must set the
-        same weights. The weights are part of the loader state. A position may be far ahead, so a whole curriculum can
-        be set before the training begins, and again after a restart.
-
-        Raises `UsageError` if a loader that prefetches has already taken the position, because samples under way keep
-        the weights with which they were planned. The message names the first position that is possible.
-        """
-        if not isinstance(self._sequence, MixedSequence):
-            raise UsageError(f"a sampler of {self.dataset.name} has no weights; one of a Mixture has")
-        samples = max(0, self._sequence.samples - 1)
-        self._sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
-
     def __len__(self) -> int:
         """Return the number of samples of a whole epoch for this rank."""
         return samples_of_rank(self._dealing(), self.epoch, 0)
@@ -256,7 +240,8 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
         if version not in range(1, LAST_VERSION + 1):
             raise UsageError(f"a state of version {version}; this is version {LAST_VERSION}")
-        self._sequence = self._sequence.loaded(state)
+        last, self._sequence = self._sequence, self._sequence.loaded(state)
+        last.end()
         if position == self._sequence.samples:  # an iteration has ended, or the state is of an older version
             epoch, position = epoch + 1, 0
         if position == 0 and epoch and (nodes_epoch() == epoch - 1 or ended_inside()):

@@ -94,6 +94,8 @@ class Epochs(Reprs, shows="lives"):
         before = run.readers.get((said.client, None))
         here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
         goes_on = announced.processes == GOES_ON
+        if announced.as_begun or (goes_on and said.rule is not None):  # a client says the rule again if it knows it
+            run.note_continuous()
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
             run.conduct.on_begin(said.drawer, announced.processes, again=again, in_group=announced.copies > 1)
@@ -163,6 +165,19 @@ class Epochs(Reprs, shows="lives"):
             live.note_start(begin.start)
             live.epoch.expect(run.seats(live.epoch.division.seats), run.fronts(epoch))
         self._retire(key[0])
+
+    def unfinished(self, number: RunNumber) -> Iterator[Key]:
+        """Yield the epochs of a run whose rest is drawn after the next epoch has begun.
+
+        Planned batches of a mixture draw the end of an epoch of a member and the beginning of the next one together.
+        """
+        for epoch in self.runs[number].continued_to:
+            live = self.get((number, epoch - 1))
+            if live is None:
+                continue
+            ruled = live.epoch.division.ruled  # nodes count samples that they send each other more than once
+            if ruled.rule.reach if ruled is not None else not live.epoch.progress.done:
+                yield number, epoch - 1
 
     def expect(self, key: Key, first: int) -> EpochEntry:
         """Return the entry of the epoch of a draw from position `first` on. Begins the epoch if it is missing.
@@ -442,7 +457,7 @@ class Epochs(Reprs, shows="lives"):
         """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
-        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
+        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep) | set(self.unfinished(number))
         for key, entry in [item for item in self.lives.items() if item[0][0] == number]:
             if all_of_it or (key not in keys and not entry.draws):
                 if entry.live is not None:

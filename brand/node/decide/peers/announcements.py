@@ -188,6 +188,9 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
                 drawing = self._drawing(run, (number, epoch), times)
                 if drawing is not None:
                     found[number, epoch] = drawing
+            for key in self._epochs.unfinished(number):
+                if key in self._drawings:
+                    found.setdefault(key, self._drawings[key])
         return found
 
     def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:

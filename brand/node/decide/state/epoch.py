@@ -143,6 +143,10 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
     def half_done(self) -> bool:
         return 2 * (self.drawn + self.sent) >= self.total
 
+    @property
+    def done(self) -> bool:
+        return self.drawn + self.sent >= self.total
+
     def expect(self, samples: int) -> None:
         """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
         self.total += samples
@@ -416,9 +420,12 @@ class Epoch(Reprs, shows="number progress states reads"):
         self.states.forget(places[self.owner_of(places) == node])
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
+        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for.
+
+        Samples that were given up are not expected either.
+        """
         for rank in self.here:
-            places = self._drawn_by(rank, self.progress.front([rank]))
+            places = self._drawn_by(rank, max(self.progress.start, self.progress.front([rank])))
             places = places[self.owner_of(places) == node]
             places = places[~self._setting.limits.too_large(self._setting.owners.node, places)]
             self.states.expect(places[~present(places)])

@@ -55,6 +55,8 @@ class Run:
     """Number of processes of this node that each draw all positions of a rank: a model-parallel group."""
     spans: int = 1
     """Number of nodes that each group has ranks on."""
+    continuous: bool = False
+    """Whether its epochs follow one another in one sequence, as those of a mixture's member do."""
     loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
@@ -69,6 +71,9 @@ class Run:
     def learn_copies(self, copies: int) -> None:
         """Note how many processes draw all positions of a rank. One that continues with an epoch may not know it."""
         self.copies = max(self.copies, copies)
+
+    def note_continuous(self) -> None:
+        self.continuous = True
 
     def add_loaded(self, samples: int) -> None:
         self.loaded += samples
@@ -115,6 +120,11 @@ class Run:
         epochs = {reader.epoch for reader in self.readers.values()}
         self.agreed &= epochs
         return epochs
+
+    @property
+    def continued_to(self) -> set[int]:
+        """The epochs that readers of this node are in, if epochs follow one another in one sequence; else empty."""
+        return {reader.epoch for (_, of), reader in self.readers.items() if of is None and self.continuous}
 
     def begins(self, epoch: int) -> list[Begin]:
         """Return how each reader in an epoch has begun it."""
