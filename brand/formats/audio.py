@@ -73,17 +73,23 @@ class Waveform(NamedTuple):
     """Frames a second."""
 
 
-def decode_audio(data: Buffer, offset: float = 0.0, seconds: float | None = None) -> Waveform:
+def decode_audio(
+    data: Buffer, offset: float = 0.0, seconds: float | None = None, *, chance: float | None = None
+) -> Waveform:
     """Return the frames of a file as float32, from `offset` seconds on, `seconds` of them or all.
 
-    A stretch that the end of the file cuts is shorter. Raises ValueError if no decoder can read all of it, or if
-    `offset` is not within the file; `MissingExtraError` if a package is missing.
+    With `chance`, from 0 to below 1, the stretch of `seconds` lies anywhere in the file: 0 is the first one that it can
+    be, and each is equally likely. A stretch that the end of the file cuts is shorter. Raises ValueError if no decoder
+    can read all of it, or if `offset` is not within the file; `MissingExtraError` if a package is missing.
     """
     with opened(bytes(data)) as audio:
+        count = audio.frames if seconds is None else round(seconds * audio.rate)
         begin = round(offset * audio.rate)
-        if offset and begin >= audio.frames:
+        if chance is not None:
+            begin = int(chance * max(1, audio.frames - count + 1))
+        elif offset and begin >= audio.frames:
             raise ValueError(f"it has no frames from {offset:g} s on")
-        end = audio.frames if seconds is None else min(audio.frames, begin + round(seconds * audio.rate))
+        end = min(audio.frames, begin + count)
         return Waveform(np.ascontiguousarray(audio.read(begin, end).T), audio.rate)
 
 

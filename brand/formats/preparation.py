@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError, cause_of, missing_extra
-from brand.formats.audio import decode_audio, ffmpeg, soundfile
-from brand.formats.crops import Crop
+from brand.formats.audio import Waveform, decode_audio, ffmpeg, soundfile
+from brand.formats.crops import Crop, random_numbers
 from brand.formats.header import ELEMENTS, DecodeDefault, Schema
 from brand.formats.jpeg import jpeg_pixels
 from brand.formats.media import pillow_errors
@@ -226,7 +226,9 @@ class DecodeAudio:
         rate: Frames a second, resampled by soxr. None: the rate of the file.
         mono: Whether channels are averaged to one.
         seconds: Length of the stretch that is decoded, shorter if the file ends before. None: up to the end.
-        offset: Seconds at the begin of the file that are left out. Only the stretch is read, where the format permits.
+        offset: Seconds at the begin of the file that are left out. "random": a stretch of `seconds` from anywhere in
+            the file, by the seed and the epoch of the sampler and the index of the sample. Only the stretch is decoded,
+            where the format permits.
 
     Raises `UsageError` if these are not possible.
     """
@@ -236,24 +238,37 @@ class DecodeAudio:
     rate: int | None = None
     mono: bool = True
     seconds: float | None = None
-    offset: float = 0.0
+    offset: float | Literal["random"] = 0.0
 
     def __post_init__(self) -> None:
         if self.rate is not None and (type(self.rate) is not int or not 1 <= self.rate <= MOST_FRAMES):
             raise UsageError(f"{self}: a rate is 1 to {MOST_FRAMES:,} frames a second")
-        for value, least in ((self.seconds, "more than 0"), (self.offset, "0 or more")):
+        if self.offset == "random" and self.seconds is None:
+            raise UsageError(f"{self}: offset='random' needs seconds=, the length of the part")
+        offset = 0.0 if self.offset == "random" else self.offset
+        for value, least in ((self.seconds, "more than 0"), (offset, "0 or more")):
             if value is not None and (type(value) not in (int, float) or not 0 <= value <= MOST_SECONDS):
                 raise UsageError(f"{self}: seconds are {least}, and at most {MOST_SECONDS:,}")
         if self.seconds == 0 or self.offset is None:
-            raise UsageError(f"{self}: seconds are more than 0, and offset is 0 or more")
+            raise UsageError(f"{self}: seconds are more than 0, and offset is 0 or more, or 'random'")
 
     def __call__(self, data: Buffer) -> NDArray[np.float32]:
         """Return the samples of a file. Raises ValueError if it cannot be decoded, `MissingExtraError`."""
-        clip = decode_audio(data, self.offset, self.seconds)
+        if self.offset == "random":
+            raise UsageError(f"{self}: a BrandDataset chooses the part, with its random numbers")
+        return self._finished(decode_audio(data, self.offset, self.seconds))
+
+    def _finished(self, clip: Waveform) -> NDArray[np.float32]:
+        """Return the samples with the channels and the rate of the spec."""
         samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
         if self.rate is not None and self.rate != clip.rate:
             samples = _resampled(samples, clip.rate, self.rate)
         return samples[0] if self.mono else samples
+
+
+def random_part(how: DecodeAudio, data: Buffer, seed: int) -> NDArray[np.float32]:
+    """Return the part of a file that `seed` chooses. Raises as a call of `how` does."""
+    return how._finished(decode_audio(data, seconds=how.seconds, chance=next(random_numbers(seed))))
 
 
 Preparation = DecodeImage | DecodeAudio
@@ -336,16 +351,17 @@ def defaults_of(decode: Mapping[str, DecodeImage], schema: Schema) -> dict[str, 
     return {name: default for name, default in made.items() if default != DecodeDefault()}
 
 
+def is_random(how: Preparation) -> bool:
+    """Return whether each epoch gets another part of a file."""
+    return how.offset == "random" if isinstance(how, DecodeAudio) else how.crop is not None
+
+
 def for_server(decode: Mapping[str, Preparation], schema: Schema) -> dict[str, Preparation]:
     """Return the decode specs that a data server can apply.
 
-    The client decodes the elements of lists. It decodes crops, too: each epoch and each job has its own.
+    The client decodes the elements of lists. It decodes what is random, too: each epoch and each job has its own.
     """
-    return {
-        name: how
-        for name, how in decode.items()
-        if schema.codec(name) not in ELEMENTS and not (isinstance(how, DecodeImage) and how.crop is not None)
-    }
+    return {name: how for name, how in decode.items() if schema.codec(name) not in ELEMENTS and not is_random(how)}
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
@@ -362,9 +378,12 @@ def from_json(value: Mapping[str, Any]) -> Preparation:
     if not isinstance(codec, str) or codec not in kinds or not isinstance(rest.get("mono", True), bool):
         raise UsageError(f"no preparation is {dict(value)!r:.200}")
     try:
-        return kinds[codec](**rest)
+        made = kinds[codec](**rest)
     except TypeError:
         raise UsageError(f"no preparation is {dict(value)!r:.200}") from None
+    if is_random(made):
+        raise UsageError(f"{made}: a data server decodes nothing that is random")
+    return made
 
 
 def decoders(codec: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ class SampleSource(ABC):
     def fetch(self, indices: Sequence[int] | NDArray[np.int64], seeds: Sequence[int] | None = None) -> FetchedSamples:
         """Return the samples for these ints, not decoded yet.
 
-        `seeds`: those of random crops of samples that are asked for by index; None: PyTorch's generator gives them.
+        `seeds`: those of random parts of samples that are asked for by index; None: PyTorch's generator gives them.
         """
 
     @property
@@ -73,8 +73,8 @@ class SampleSource(ABC):
 
     @property
     @abstractmethod
-    def random_crops(self) -> bool:
-        """Whether samples are decoded to random crops."""
+    def random_parts(self) -> bool:
+        """Whether samples are decoded to random parts: crops of images, stretches of audio."""
 
     @abstractmethod
     def finish(self, samples: list[dict[str, Any]], transform: Any) -> list[Any]:

@@ -252,9 +252,9 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         return first if all(each == first for each in others) else {}
 
     @property
-    def random_crops(self) -> bool:
-        """Whether a member decodes to random crops."""
-        return any(member.random_crops for member in self.sets)
+    def random_parts(self) -> bool:
+        """Whether a member decodes to random parts."""
+        return any(member.random_parts for member in self.sets)
 
     @property
     def plain(self) -> bool:

@@ -138,7 +138,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         return found if len(found) == len(media) else {}
 
     @property
-    def random_crops(self) -> bool:
+    def random_parts(self) -> bool:
         return self._fetcher.decoding.random
 
     @property

@@ -28,7 +28,7 @@ from brand.formats.audio import decode_audio
 from brand.formats.contents import StoredSamples
 from brand.formats.header import ELEMENTS, DecodeDefault
 from brand.formats.pixels import decode_image
-from brand.formats.preparation import DecodeImage, Preparation
+from brand.formats.preparation import DecodeAudio, DecodeImage, Preparation, is_random, random_part
 from brand.formats.record import RecordDecoder
 from brand.node.client.decoded import DecodedField
 from brand.node.serve.repeats import Repeats
@@ -77,9 +77,11 @@ def _media_fields(
             continue
         how = specs.get(name)
         form = how.form if isinstance(how, DecodeImage) and of == codec else None
-        if isinstance(how, DecodeImage) and how.crop is not None:
+        if isinstance(how, DecodeImage) and is_random(how):
             targets = TargetMover(how) if how.targets else None
             yield MediaField(name, ImageCropper(how), form, random=True, listed=of != codec, targets=targets)
+        elif isinstance(how, DecodeAudio) and is_random(how):
+            yield MediaField(name, partial(random_part, how), random=True, listed=of != codec)
         else:
             yield MediaField(name, how or _file_decoder(of, defaults.get(name)), form, listed=of != codec)
 
@@ -131,7 +133,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
     def fetch(self, asked: NDArray[np.int64], seeds: Sequence[int] | None = None) -> UndecodedSamples:
         """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`.
 
-        `seeds`: those of random crops of samples that are asked for by index; None: PyTorch's generator gives them.
+        `seeds`: those of random parts of samples that are asked for by index; None: PyTorch's generator gives them.
         """
         attend_training()
         if not len(asked) or int(asked.max()) < TICKET:

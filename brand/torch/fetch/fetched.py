@@ -166,7 +166,7 @@ class Decoding:
 
     @property
     def random(self) -> bool:
-        """Whether a field is decoded to random crops."""
+        """Whether a field is decoded to random parts."""
         return any(media.random for media in self.media)
 
 
@@ -201,9 +201,9 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
     replace: Replace | None = None
     """The function that replaces a damaged sample; None if a damaged sample is an error."""
     run: tuple[int, int] = (0, 0)
-    """Seed and epoch of random crops, of samples that were drawn."""
+    """Seed and epoch of random parts, of samples that were drawn."""
     seeds: Sequence[int] | None = None
-    """Seeds of random crops, of samples that were asked for by index."""
+    """Seeds of random parts, of samples that were asked for by index."""
     _others: set[int] = field(default_factory=set, init=False)
     """Positions at which another sample replaces the one that the server has decoded."""
 
@@ -302,7 +302,7 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples wait
         return columns
 
     def _seed(self, position: int, index: int) -> int:
-        """Return the seed of the random crops of a sample; 0 if there are none."""
+        """Return the seed of the random parts of a sample; 0 if there are none."""
         if not self.decoding.random:
             return 0
         return seed_of(*self.run, index, 0) if self.seeds is None else self.seeds[position]

@@ -171,7 +171,7 @@ class BatchMaker(Reprs, shows="_data _run"):
         """Fetch batches of these sizes, and submit tasks that make them; see `BatchCrew`."""
         start_s, spans = time.monotonic(), list(pairwise(accumulate(sizes, initial=0)))
         try:
-            fetched = self._data.fetch(indices, self._crop_seeds(indices, first))
+            fetched = self._data.fetch(indices, self._part_seeds(indices, first))
             self._receiver.stages.add("storage", fetched.waited_s)
             self._receiver.stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
             self._receiver.note("draws", "draw", start_s, samples=len(indices))
@@ -202,9 +202,9 @@ class BatchMaker(Reprs, shows="_data _run"):
                     self._submit(partial(self._make_slice, batch, number, fetched, span, first + begin))
         return True
 
-    def _crop_seeds(self, indices: Ints, first: int) -> list[int] | None:
-        """Return the seeds of random crops of samples by index, as those of a transform; None if they are drawn."""
-        if not self._data.random_crops or not len(indices) or int(indices[0]) >= TICKET:
+    def _part_seeds(self, indices: Ints, first: int) -> list[int] | None:
+        """Return the seeds of random parts of samples by index, as those of a transform; None if they are drawn."""
+        if not self._data.random_parts or not len(indices) or int(indices[0]) >= TICKET:
             return None
         uses = range(first, MAX_POSITIONS) if self._by_index else [0] * len(indices)
         return [seed_of(*self._run, int(index) % len(self._data), use) for index, use in zip(indices, uses)]  # noqa: B905
