@@ -129,7 +129,7 @@ def test_ranks_of_a_group_on_each_node_get_the_same(kind: str, sets: list[str]) 
 @pytest.mark.parametrize("kind", [*KINDS, "plain"])
 def test_ranks_of_a_group_are_on_two_nodes(kind: str, sets: list[str]) -> None:
     """Four ranks of one model on two nodes, then two pipelines, each with one rank on each of two nodes."""
-    paths = sets if kind == "mixture" else sets[:1]
+    paths = sets if kind in MIXED else sets[:1]
     alone, _, _ = fetched_from(kind, paths, [None] * len(paths), 1, 0, epochs=1)
     said = trained(kind, sets, 2, 2, epochs=1, replication=4)
     first, *others = (found[0] for found, _, _ in said)
