@@ -231,8 +231,8 @@ def test_groups_on_nodes(replication: int, ranks: int, nodes: int, copies: int) 
 @pytest.mark.parametrize(
     ("replication", "ranks", "nodes", "why"),
     [
-        (3, 12, 3, "ranks 0, 1, 2 get the same samples, and another group has ranks on 2 nodes: give each group"),
-        (3, 6, 3, "ranks 0, 1, 2 get the same samples, and of these, 2, 1 are on one node each: give each group"),
+        (3, 12, 3, "ranks 3, 4, 5 get the same samples, and are on the nodes 0, 1, 1: give each group"),
+        (3, 6, 3, "ranks 0, 1, 2 get the same samples, and are on the nodes 0, 0, 1: give each group"),
     ],
 )
 def test_groups_that_lie_on_nodes_in_different_ways_are_refused(
@@ -240,6 +240,16 @@ def test_groups_that_lie_on_nodes_in_different_ways_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=why):
         RankGroups(replication, None, "dp").seat(0, ranks, nodes)
+
+
+def test_a_server_that_is_alone_counts_the_ranks_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of groups that lie on nodes in different ways."""
+    for name, value in {"RANK": 5, "WORLD_SIZE": 12, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("GROUP_RANK", "1")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
+    assert RankGroups(12, None, "dp").seat(5, 12, 1) == GroupSeat(4)
+    assert [RankGroups(3, None, "dp").seat(rank, 12, 1).copies for rank in (0, 3, 5)] == [3, 1, 2]
 
 
 def test_wrong_groups_are_refused(path: Path) -> None:

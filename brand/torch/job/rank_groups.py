@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.messages import MAX_COPIES
+from brand.torch.job.ranks import node_by_launcher
 
 _UNEVEN: Final = (
-    "ranks {here} get the same samples, and {found}: give each group of ranks as many nodes as the others, and as many "
-    "ranks on each of them"
+    "ranks {here} get the same samples, and are on the nodes {there}: give each group as many nodes as the others, and "
+    "as many ranks on each of them"
 )
 
 
@@ -100,25 +101,23 @@ class RankGroups:
         return int(np.flatnonzero((groups == rank).any(axis=1))[0]), len(groups)
 
     def seat(self, rank: int, ranks: int, nodes: int) -> GroupSeat:
-        """Return how the group of a rank lies on the nodes. Each node of several has as many consecutive ranks.
+        """Return how the group of a rank lies on the nodes whose servers are connected.
 
-        Raises `UsageError` if groups lie on them in different ways.
+        Each node has as many consecutive ranks. Servers that are not connected serve the ranks of their own node only.
+        Raises `UsageError` if groups lie on connected nodes in different ways.
         """
-        groups = self._groups(ranks)
-        node_of = np.sort(groups * nodes // ranks, axis=1)
-        spans = np.count_nonzero(np.diff(node_of, axis=1), axis=1) + 1
-        if (spans != spans[0]).any():
-            few, many = groups[spans.argmin()].tolist(), int(spans.max())
-            raise UsageError(_UNEVEN.format(here=_listed(few), found=f"another group has ranks on {many} nodes"))
-        parts = int(spans[0])
-        counts = [np.unique(row, return_counts=True)[1] for row in node_of]
-        uneven = next((number for number, count in enumerate(counts) if (count * parts != self.copies).any()), None)
-        if uneven is not None:
-            found = f"of these, {_listed(counts[uneven].tolist())} are on one node each"
-            raise UsageError(_UNEVEN.format(here=_listed(groups[uneven].tolist()), found=found))
-        mine = node_of[(groups == rank).any(axis=1)][0]
-        part = int(np.searchsorted(np.unique(mine), rank * nodes // ranks))
-        return GroupSeat(self.copies // parts, parts, part)
+        groups, launched = self._groups(ranks), node_by_launcher()
+        of = launched[1] if nodes == 1 and launched is not None and ranks % launched[1] == 0 else nodes
+        node_of = groups * of // ranks
+        counts = np.zeros((len(groups), of), np.int64)
+        np.add.at(counts, (np.arange(len(groups))[:, None], node_of), 1)
+        spans = np.count_nonzero(counts, axis=1)
+        uneven = (spans != spans[0]) | ((counts > 0) & (counts * spans[:, None] != self.copies)).any(axis=1)
+        if nodes > 1 and uneven.any():
+            here, there = (", ".join(map(str, each[uneven.argmax()].tolist())) for each in (groups, node_of))
+            raise UsageError(_UNEVEN.format(here=here, there=there))
+        own, mine = rank * of // ranks, counts[(groups == rank).any(axis=1)][0]
+        return GroupSeat(int(mine[own]), *((int(spans[0]), np.count_nonzero(mine[:own])) if nodes > 1 else (1, 0)))
 
 
 def groups_of_mesh(device_mesh: Any, dims: str | Sequence[str]) -> NDArray[np.int64]:
@@ -136,7 +135,3 @@ def groups_of_mesh(device_mesh: Any, dims: str | Sequence[str]) -> NDArray[np.in
     along = [names.index(name) for name in wanted]
     count = int(np.prod([array.shape[axis] for axis in along]))
     return np.moveaxis(array, along, range(len(along))).reshape(count, -1)
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
