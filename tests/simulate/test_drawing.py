@@ -183,11 +183,14 @@ def test_ranks_of_a_group(long_tail: Path) -> None:
     check(predicted(long_tail, 0.25, ranks=4, replication=2), epochs, first=1)
 
 
-@pytest.mark.parametrize("kind", ["mixture", "subset", "weights"])
+@pytest.mark.parametrize("kind", ["mixture", "subset"])
 def test_two_nodes(long_tail: Path, other: Path, kind: str) -> None:
-    """They send each other what the ranks of the other node draw."""
-    paths, memory = [long_tail, other] if kind == "mixture" else [long_tail], 0.6 if kind == "weights" else 0.3
-    sampler = {"mixture": {}, "subset": {"subset": "label < 100"}, "weights": {"weights": "balanced"}}[kind]
+    """They send each other what the ranks of the other node draw.
+
+    The reads of weights depend on how fast nodes are: several orders share the memory for samples of the other node.
+    """
+    paths, memory = [long_tail, other] if kind == "mixture" else [long_tail], 0.3
+    sampler = {"mixture": {}, "subset": {"subset": "label < 100"}}[kind]
     with ExitStack() as stack:
         clusters = [stack.enter_context(running_cluster(path, nodes=2, memory=memory)) for path in paths]
         for cluster in clusters:
