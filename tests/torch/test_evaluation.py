@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from torch.utils.data import BatchSampler, DataLoader
 
 import brand
 from brand.errors import UsageError
+from brand.formats.constants import ROW
+from brand.storage.dataset import indexes
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import Profile
 from brand.testing.node import running_server
+from brand.testing.storage import CountedStorage, SlowStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from brand.torch.order import index_order
 from brand.torch.order.index_order import cost_of_indices
 from tests.rounds import examples
+from tests.support import LIMIT_S
 from tests.torch.support import MANY_WORKERS, Openings, indices_of, make_samples, make_set
 
 COUNT = 601
@@ -51,6 +56,30 @@ def together(loaders: list[Any]) -> list[list[int]]:
             if batch is not None:
                 seen[rank] += indices_of([batch])
     return seen
+
+
+@pytest.mark.parametrize("order", ["storage", "uniform"])
+def test_reads_of_one_chunk_read_its_table_once(odd: Path, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads read from it at the same time. A NAS allows some hundred operations a second."""
+    monkeypatch.setattr(indexes, "AWAIT_S", LIMIT_S)
+    storage = CountedStorage(SlowStorage(longest_s=0.005))
+    with running_server(odd, memory=0.3, storage=storage, depth=16) as server:
+        data = BrandDataset(odd, fields=("index",), server=server.address, order=order)
+        assert sorted(indices_of(BrandLoader(data, 16))) == list(range(COUNT))
+    table = 16 * ROW.itemsize
+    chunks = [call.chunk for call in storage.reads if call.exact and call.size == table]
+    assert sorted(chunks) == list(range(COUNT // 16))  # the table of the last chunk is smaller
+
+
+def test_a_table_that_a_lost_thread_compares_is_compared_again(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be forked while another thread compares it."""
+    monkeypatch.setattr(indexes, "AWAIT_S", 0.01)
+    data, lost = StoredDataSet(odd), threading.Lock()
+    lost.acquire()
+    tables: Any = data._index.tables
+    tables._under_way[0] = lost
+    data.check_tables(np.arange(16))
+    assert tables._same[0]
 
 
 # -- every sample once -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The index has files of its own (`OwnIndex`), or is that of all segments of a col
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -32,6 +33,8 @@ from brand.storage.io.location import Location
 
 BLOCK: Final = 4096
 """Rows that are compared at a time: 128 KiB, one cheap read."""
+AWAIT_S: Final = 1.0
+"""A thread does not wait longer for another one that compares its block, in seconds: it compares the block itself."""
 _LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
 
 
@@ -39,7 +42,7 @@ class Tables:
     """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
 
     `first_chunk`: the number that a `reader` gives to chunk 0 of the data set, if the data set is a segment of a
-    collection. Any number of threads may use a `Tables`: two threads that compare the same block get the same result.
+    collection. Any number of threads may use a `Tables`: a block that one thread compares is awaited by the others.
 
     A sample's checksum proves its bytes, not its index. The chunk's table has the sample's index, and
     `index/samples.npy` repeats it. So each process compares the rows that it uses with the tables, a block of `BLOCK`
@@ -55,6 +58,9 @@ class Tables:
         """Number of blocks of a chunk."""
         self._same = np.zeros(header.chunks * self._blocks, np.bool_)
         """Blocks that need no further comparison, shape (all blocks,)."""
+        self._under_way: dict[int, threading.Lock] = {}
+        """Blocks that threads compare now, each with a lock that its thread holds. Only steps that no thread interrupts
+        change it: a lock around it could be held by another thread when a process is forked."""
 
     def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
         """Return the positions in `places` whose rows in the index differ from their chunks' tables.
@@ -70,9 +76,29 @@ class Tables:
             return np.empty(0, np.intp)
         new = blocks[~same]
         new = np.unique(new[np.diff(new, prepend=-1) != 0])  # many neighbours are in one block
-        tables = self._read(new, reader)
-        wrong = np.concatenate([self._compare(int(block), table) for block, table in zip(new, tables, strict=True)])
-        return np.flatnonzero(np.isin(places, wrong)) if len(wrong) else wrong
+        # Stripes of one chunk may be read at the same time, and each read of a table is an operation of the storage.
+        lock = threading.Lock()
+        with lock:
+            held = [self._under_way.setdefault(block, lock) for block in new.tolist()]
+            own = np.array([each is lock for each in held])
+            try:
+                wrong = [self._differing(new[own & ~self._same[new]], reader)]  # another thread may have ended just now
+            finally:
+                for block in new[own].tolist():
+                    self._under_way.pop(block, None)
+        for other in {id(each): each for each in held if each is not lock}.values():
+            if other.acquire(timeout=AWAIT_S):
+                other.release()
+        late = new[~own & ~self._same[new]]
+        wrong.append(self._differing(late, reader))
+        differing = np.concatenate(wrong)
+        return np.flatnonzero(np.isin(places, differing)) if len(differing) else differing
+
+    def _differing(self, blocks: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.int64]:
+        """Return the places in these blocks whose rows in the index are wrong."""
+        tables = self._read(blocks, reader) if len(blocks) else []
+        wrong = [self._compare(int(block), table) for block, table in zip(blocks, tables, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *wrong])
 
     def _span(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         chunks = blocks // self._blocks
