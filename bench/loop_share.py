@@ -109,7 +109,8 @@ def main() -> None:
     heads = ["", "us a sample", "us a read", "samples a read", "s a GB", "most samples/s", "most GB/s"]
     show("processor time of the loop\n" + table(heads, rows))
     if given.out:
-        settings = {"memory": MEMORY, "turns": given.turns, "cases": CASES}
+        samples = {case.name: case.samples for case in CASES}
+        settings = {"memory": MEMORY, "turns": given.turns, "samples": samples}
         save(given.out, __doc__, settings, [], runs)
 
 
