@@ -43,7 +43,7 @@ from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
 from tests.made_orders import order_of
 from tests.node.support import RawClient, drawing
-from tests.support import wait_until
+from tests.support import LIMIT_S, wait_until
 
 
 class Interruption(BaseException):
@@ -280,3 +280,21 @@ def test_a_new_server_learns_where_two_epochs_joined_others(texts: Path) -> None
             node.draw(order, 1, np.arange(40, 80), owner=os.getpid())
             other.begin(order, 1, Announcement(1))
             assert [other.joins(order, epoch).rows for epoch in range(2)] == [joins.rows, known.rows]
+
+
+def test_a_client_is_running_while_a_thread_uses_its_connection(texts: Path) -> None:
+    """So statistics are never empty in the middle of a training."""
+    used, asked = threading.Event(), threading.Event()
+
+    def use(_: object) -> None:
+        used.set()
+        asked.wait(0.2)  # `running` waits for this thread
+
+    with running_server(texts) as server, closing(attached(server)) as client:
+        client.stats()
+        thread = threading.Thread(target=client._with_control, args=(use,))
+        thread.start()
+        assert used.wait(LIMIT_S)
+        assert client.running
+        asked.set()
+        thread.join(LIMIT_S)

@@ -375,7 +375,8 @@ class Client(Reprs, shows="path address run _idle"):
     @property
     def running(self) -> bool:
         """Whether this process has communicated with a server."""
-        return self._control is not None or bool(self._idle) or self._lost
+        with self._lock:  # another thread may use the connection, and keeps it meanwhile
+            return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
         _tell(self._idle)
