@@ -45,7 +45,7 @@ CASES: Final = (
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch took."""
+    """The processor time, the samples and the reads of one epoch."""
 
     loop_s: float
     """Processor time of the loop's thread."""

@@ -317,6 +317,11 @@ def _check_target(
         raise SchemaError(f"{what}, which is not among the fields {', '.join(kinds if fields is None else fields)}")
     if name in decode:
         raise SchemaError(f"{what}, which decode= names, too: give one of them")
+    others = [
+        other for other, how in decode.items() if other != image and name in (getattr(how, "targets", None) or ())
+    ]
+    if others:
+        raise SchemaError(f"{what}, which is a target of {others[0]!r}, too: it can move with one image only")
     if isinstance(kind, DecodeMask) != (kinds[name] == "image"):
         wanted = "DecodeMask() is for a field of images" if isinstance(kind, DecodeMask) else "it needs DecodeMask()"
         raise SchemaError(f"{what}, a field of kind {kinds[name]!r}: {wanted}")

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from brand.formats.crops import Placement
 
 Coordinates = Literal["xyxy", "xywh", "cxcywh", "xy"]
-"""What the last axis of an array holds: two corners; a corner and a size; the middle and a size; or a point."""
+"""The numbers along the last axis of an array: two corners of a box; its first corner and its size; its middle and its
+size; or a point."""
 COORDINATES: Final = get_args(Coordinates)
 
 

@@ -129,11 +129,8 @@ class _TrainerLoader(PreparedLoader):
                 "number in each: give LengthBatchSampler(batch_size=) alone, or train with Accelerate and "
                 "brand.frameworks.accelerate.prepare (docs/guides/frameworks.md)"
             )
-        self.dataset, self.batch_sampler, self._trained = (
-            _MadeBatches(sampler._sequence.samples),
-            _TrainedFirst(self),
-            0,
-        )
+        self.dataset = _MadeBatches(sampler._sequence.samples)
+        self.batch_sampler, self._trained = _TrainedFirst(self), 0
 
     def resume(self, state: dict[str, Any], steps: int, accumulated: int) -> None:
         """Continue from a state, after this many optimizer steps.

@@ -102,8 +102,38 @@ def lengths_of_text(text: str, kind: str, samples: int) -> SampleLengths:
     return SampleLengths(values)
 
 
+class PlannedRule:
+    """The base of rules by which ranks take planned batches in turn, from `batch` of `epoch` on."""
+
+    __slots__ = ()
+    limits: BatchLimits
+    epoch: int
+    batch: int
+    replicas: int
+
+    def __post_init__(self) -> None:
+        check_number("epoch", self.epoch, 0, MAX_EPOCH)
+        check_number("batch", self.batch, 0, MAX_POSITIONS)
+        check_number("replicas", self.replicas, 1, MAX_RANKS)
+
+    @property
+    def since(self) -> int:
+        """A number that grows with the epoch and the batch at which the ranks began."""
+        return self.epoch * (MAX_POSITIONS + 1) + self.batch
+
+    @property
+    def reach(self) -> int:
+        """How far a rank draws positions out of their order: a packed batch may take some of the window before it."""
+        return 2 * self.limits.window
+
+    def begins_as(self, other: PlannedRule) -> bool:
+        """Whether both name the same batches from the later one's beginning on."""
+        mine, theirs = (self.epoch, self.batch), (other.epoch, other.batch)
+        return mine == theirs or max(mine, theirs)[1] == 0
+
+
 @dataclass(frozen=True, slots=True)
-class BatchRanks:
+class BatchRanks(PlannedRule):
     """The rank of each position, from the batch on with which ranks have begun.
 
     Satisfies `brand.orders.base.rank_rule.RankRule`. Raises ValueError if a number is out of range.
@@ -117,21 +147,9 @@ class BatchRanks:
     replicas: int
 
     def __post_init__(self) -> None:
-        check_number("epoch", self.epoch, 0, MAX_EPOCH)
-        check_number("batch", self.batch, 0, MAX_POSITIONS)
-        check_number("replicas", self.replicas, 1, MAX_RANKS)
+        PlannedRule.__post_init__(self)
         if self.lengths.digest != self.limits.lengths:
             raise ValueError("the batches are of other lengths")
-
-    @property
-    def since(self) -> int:
-        """A number that grows with the epoch and the batch at which the ranks began."""
-        return self.epoch * (MAX_POSITIONS + 1) + self.batch
-
-    @property
-    def reach(self) -> int:
-        """How far a rank draws positions out of their order: a packed batch may take some of the window before it."""
-        return 2 * self.limits.window
 
     def check_fits(self, order: Order) -> None:
         """Raise ValueError if a sample of the order has no length, or one that fits no batch."""
@@ -148,9 +166,7 @@ class BatchRanks:
         """Whether both name the same rank at all positions that ranks draw from the later one's beginning on."""
         if not isinstance(other, BatchRanks):
             return False
-        same = (self.limits, self.replicas) == (other.limits, other.replicas)
-        mine, theirs = (self.epoch, self.batch), (other.epoch, other.batch)
-        return same and (mine == theirs or max(mine, theirs)[1] == 0)
+        return (self.limits, self.replicas) == (other.limits, other.replicas) and self.begins_as(other)
 
     def to_json(self) -> dict[str, Any]:
         own = {"epoch": self.epoch, "batch": self.batch, "replicas": self.replicas}

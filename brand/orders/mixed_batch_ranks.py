@@ -15,19 +15,17 @@ from numpy.typing import NDArray
 
 from brand.orders.base.part import Subset
 from brand.orders.base.policy import check_number
-from brand.orders.base.rank_rule import MAX_RANKS
-from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.batch_ranks import SampleLengths, digest_of, ranks_by_position
+from brand.orders.batch_ranks import PlannedRule, SampleLengths, digest_of, ranks_by_position
 from brand.orders.batches.batching import BatchLimits
 from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.orders.mixtures.shares import MAX_POSITION
-from brand.orders.order import MAX_EPOCH, Order
+from brand.orders.order import Order
 
 _FIELDS: Final = ("limits", "lengths", "member", "order", "subsets", "epoch", "batch", "replicas")
 
 
 @dataclass(frozen=True, slots=True)
-class MixedBatchRanks:
+class MixedBatchRanks(PlannedRule):
     """The rank of each position of a member, from the batch on with which ranks have begun.
 
     Satisfies `brand.orders.base.rank_rule.RankRule`. Raises ValueError if a number is out of range.
@@ -45,24 +43,12 @@ class MixedBatchRanks:
     replicas: int
 
     def __post_init__(self) -> None:
-        check_number("epoch", self.epoch, 0, MAX_EPOCH)
-        check_number("batch", self.batch, 0, MAX_POSITIONS)
-        check_number("replicas", self.replicas, 1, MAX_RANKS)
+        PlannedRule.__post_init__(self)
         check_number("member", self.member, 0, len(self.order.orders) - 1)
         if not all(isinstance(order, Order) for order in self.order.orders):
             raise ValueError("batches are planned over a mixture of data sets, not of mixtures")
         if digest_of(self.lengths) != self.limits.lengths:
             raise ValueError("the batches are of other lengths")
-
-    @property
-    def since(self) -> int:
-        """A number that grows with the epoch and the batch at which the ranks began."""
-        return self.epoch * (MAX_POSITIONS + 1) + self.batch
-
-    @property
-    def reach(self) -> int:
-        """How far a rank draws positions out of their order: a packed batch may take some of the window before it."""
-        return 2 * self.limits.window
 
     def check_fits(self, order: Any) -> None:
         """Raise ValueError if the member has another order, or a sample no length that fits a batch."""
@@ -92,8 +78,7 @@ class MixedBatchRanks:
         if not isinstance(other, MixedBatchRanks):
             return False
         mine, theirs = ((rule.limits, rule.member, rule.order, rule.replicas) for rule in (self, other))
-        begins = (self.epoch, self.batch), (other.epoch, other.batch)
-        return mine == theirs and (begins[0] == begins[1] or max(begins)[1] == 0)
+        return mine == theirs and self.begins_as(other)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""What does each rank draw, batch by batch? The samplers' own orders and rules, for `drawing`."""
+"""Which samples does each rank draw in each batch? `drawing` asks, and the orders and rules of the samplers answer."""
 
 from __future__ import annotations
 

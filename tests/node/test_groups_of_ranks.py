@@ -111,7 +111,7 @@ def test_how_often_samples_were_drawn() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 8, 9, 40, 64])
 def test_which_nodes_have_got_samples(nodes: int) -> None:
-    """Of a group on two nodes. A node that gets its samples again counts once."""
+    """A group has two nodes. A node that gets its samples again counts once."""
     got, last = Deliveries(5, nodes, 2), NodeNumber(nodes - 1)
     assert got.note(NodeNumber(0), np.array([0, 3])).tolist() == [False, False]
     assert got.note(NodeNumber(0), np.array([3])).tolist() == [False]

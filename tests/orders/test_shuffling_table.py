@@ -73,7 +73,7 @@ def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
 def test_the_chunks_of_a_group_take_turns() -> None:
     """A million small records: samples of a chunk meet in a batch about as often as by chance, and all over the epoch.
 
-    Of stripes in random order, these figures are 1.89 and 0.297.
+    If stripes are in random order, these figures are 1.89 and 0.297.
     """
     drawn = Order("any", 1_000_000, 8192, 0, StripePolicy(16, 1024)).plan(1).sample_of
     found = measure(drawn, chunk_size=8192, batch=1024)

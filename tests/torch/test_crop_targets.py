@@ -178,3 +178,6 @@ def test_wrong_targets_are_refused(path: Path) -> None:
     both = {"image": DecodeImage(crop=crop, targets={"mask": DecodeMask()}), "mask": DecodeMask()}
     with pytest.raises(SchemaError, match="which decode= names, too"):
         BrandDataset(path, decode=both)
+    moves = DecodeImage(crop=crop, targets={"boxes": "xyxy"})
+    with pytest.raises(SchemaError, match=r"names 'boxes', which is a target of '(image|mask)', too"):
+        BrandDataset(path, decode={"image": moves, "mask": moves})

@@ -391,9 +391,9 @@ def _ranges(counts: Numbers) -> tuple[Numbers, Numbers]:
 def _reading_order(length: Numbers, parts: int, seed: int, epoch: int) -> Numbers:
     """Return the stripes of each group in the order of reading, empty ones last, shape (groups, stripes of a group).
 
-    The stripes of a group are those of `parts` chunks. Chunk `i` of `m`, in random order, has `c` samples. Its stripes
-    are in random order: one of `r` samples that `s` samples precede comes at `(s + r * i / m) / c` of the tape. So the
-    stripes of a chunk are equally far apart.
+    The stripes of a group are those of `parts` chunks. Chunks, and the stripes of each chunk, have a random order. The
+    place of a stripe in the tape is `(s + r * i / m) / c`: its chunk is number `i` of `m` and has `c` samples, the
+    stripe has `r`, and the earlier stripes of the chunk have `s`. So the stripes of a chunk are equally far apart.
     """
     groups, width = length.shape
     length = length.reshape(groups, parts, -1)

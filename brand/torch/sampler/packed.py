@@ -44,7 +44,7 @@ class PackedRows(Reprs, shows="_field _row _rows"):
         self._field, self._row, self._rows, self._pad = field, row, rows, pad
         self._at: int | str = field if names is None else names.index(field)
         self._numbers: dict[str, int | str] = {name: name for name in source.numbers}
-        """Where a sample has its index, and the number of its data set."""
+        """The keys of a sample that hold its index, and the number of its data set."""
         if names is not None:
             self._numbers = {"index": names.index("index")} if "index" in names else {}
 

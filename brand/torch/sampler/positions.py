@@ -189,7 +189,7 @@ class Dealing(Generic[_Sequence]):
     batch: int = 0
     """Samples of a batch of each rank, with `locality`; otherwise 0."""
     seat: GroupSeat = OWN_SEAT
-    """Where the ranks are that get the same samples."""
+    """The place of this rank among the ranks that get the same samples."""
     source: str = ""
     """The library or variable that says the rank; empty if the caller of the sampler gave it."""
     name: str = ""
